@@ -304,6 +304,23 @@ def test_the_commands_of_a_page_run_one_after_another(page: Path, tmp_path: Path
     assert lines or page != PAGES[0]
 
 
+@pytest.mark.guard
+def test_the_readme_shows_what_its_first_run_prints(tmp_path: Path) -> None:
+    """Numbers may differ in the last digits from CPU to CPU."""
+    text = PAGES[0].read_text("utf-8")
+    [command] = [line for line in text.splitlines() if line.startswith("mechassay circuits run")]
+    shown = text.partition(command)[2].partition("```text\n")[2].partition("```")[0]
+    program = [sys.executable, "-m", "mechassay", *shlex.split(command)[1:]]
+    printed = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
+    lines = [x for x in printed.stdout.splitlines() if x.startswith(("┃", "│", "Report"))]
+    number = r"\d+\.?\d*"
+    assert re.sub(number, "0", shown).splitlines() == [re.sub(number, "0", x) for x in lines]
+    numbers = [
+        [float(word) for word in re.findall(number, text)] for text in (shown, "\n".join(lines))
+    ]
+    assert numbers[0] == pytest.approx(numbers[1], abs=0.005)
+
+
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
