@@ -24,7 +24,8 @@ from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import By
 from mechassay.circuits.series import FaithfulnessMetric, RankingCurve
 from mechassay.errors import BadUsage
-from mechassay.models.memory import kept_run_bytes, token_budget
+from mechassay.models.forward import forward
+from mechassay.models.memory import stream_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import Accuracy
 from mechassay.prompts.batch import NO_TOKEN, Batch
@@ -76,12 +77,14 @@ class Preference(OneLine):
 
 @torch.no_grad()
 def preference_of(model: Model, batch: Batch) -> Preference:
-    """Run the clean prompts of a batch and compare answers with foils."""
-    right = np.full(len(batch), np.nan)
-    budget = token_budget(kept_run_bytes(model.decoder), batch.n_tokens, model.device)
+    """Run the clean prompts of a batch and compare answers with foils. No layer is kept."""
+    right, decoder = np.full(len(batch), np.nan), model.decoder
+    budget = token_budget(stream_bytes(decoder, batch.n_tokens), batch.n_tokens, model.device)
     for rows, chunk in batch.chunks(budget):
-        taken, _ = model.run(chunk)
-        right[rows] = ACCURACY(taken.readout(model.decoder), chunk).double().cpu().numpy()
+        ctx = decoder.context(chunk.mask)
+        stream = decoder.add_positions(decoder.embed(chunk.clean), ctx, 0)
+        final = forward(decoder, stream, ctx, last_only=True)
+        right[rows] = ACCURACY(decoder.readout(final[:, -1]), chunk).double().cpu().numpy()
     n_answers, n_foils = (
         (tokens != NO_TOKEN).sum(dim=1).double().cpu().numpy()
         for tokens in (batch.answers, batch.foils)
