@@ -16,6 +16,7 @@ The slow tests run those whose models and files are at hand, on few pairs.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -311,7 +312,10 @@ def test_the_readme_shows_what_its_first_run_prints(tmp_path: Path) -> None:
     [command] = [line for line in text.splitlines() if line.startswith("mechassay circuits run")]
     shown = text.partition(command)[2].partition("```text\n")[2].partition("```")[0]
     program = [sys.executable, "-m", "mechassay", *shlex.split(command)[1:]]
-    printed = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
+    screen = {**os.environ, "COLUMNS": "80"}
+    printed = subprocess.run(
+        program, cwd=tmp_path, capture_output=True, text=True, check=True, env=screen
+    )
     lines = [x for x in printed.stdout.splitlines() if x.startswith(("┃", "│", "Report"))]
     number = r"\d+\.?\d*"
     assert re.sub(number, "0", shown).splitlines() == [re.sub(number, "0", x) for x in lines]
