@@ -52,10 +52,10 @@ class UnknownName(BadUsage):
 
 
 def nearest(name: str, known: Sequence[str], meant: Mapping[str, str]) -> str:
-    """Return the known name that a mistyped name stands for most likely; "" if there is none.
+    """Return the known name that a mistyped name most likely stands for; "" if there is none.
 
-    A name that begins with what was typed comes first, the shortest of several; then the name of
-    the nearest alias; then the nearest name by edit distance.
+    A known name that begins with the typed letters is preferred, the shortest of several; then the
+    name of an alias that begins with them; then the name or alias with the least edit distance.
 
     Args:
         meant: aliases, each with its known name.

@@ -173,9 +173,9 @@ def test_an_undefined_quantity_gets_its_reason_by_case(tmp_path: Path) -> None:
 
 def test_a_quantity_that_the_file_does_not_have_is_refused(tmp_path: Path) -> None:
     metric = luck(tmp_path)
-    with pytest.raises(BadUsage, match="does not describe tails under 'repaired'; it has heads"):
+    with pytest.raises(BadUsage, match="the quantity tails under 'repaired'; it describes heads"):
         described(metric, heads=quantity(1.0), tails=quantity(1.0))
-    with pytest.raises(BadUsage, match="not describe gap under 'page'"):
+    with pytest.raises(BadUsage, match="not describe the quantity gap under 'page'"):
         metric.described("page", {"gap": quantity(1.0)}, {})
 
 

@@ -59,7 +59,7 @@ def test_what_the_file_does_not_know_is_refused() -> None:
     texts = measure_texts("patch")
     with pytest.raises(UnknownName, match="measure of patch"):
         texts.measure("largest", 1.0)
-    with pytest.raises(BadUsage, match="needs the word 'run'"):
+    with pytest.raises(BadUsage, match="needs a value for the placeholder 'run'"):
         texts.measure("m_{run}", 1.0)
     with pytest.raises(UnknownName, match="kind of run"):
         measure_texts("pach")

@@ -31,6 +31,7 @@ import yaml
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line, one_of
 from mechassay.gym.gym_task import EVERY, LENGTHS, Choice, GymTask, Region, Row, regions_of, spaced
 from mechassay.prompts.rows import short
+from mechassay.utils.files import load_yaml
 
 FILE_KEYS = ("family", "lists", "tasks")
 TASK_KEYS = ("about", "template", "labels", "options", "lengths", "filler")
@@ -39,8 +40,6 @@ MOST = 100_000
 
 Texts = tuple[str, ...]
 _FIELD = re.compile(r"\{(\w+)\}")
-# The one in C is ten times as fast; a build of PyYAML may be without it.
-SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_gym_tasks(path: str | Path) -> dict[str, GymTask]:
@@ -53,7 +52,7 @@ def read_gym_tasks(path: str | Path) -> dict[str, GymTask]:
     try:
         text = file.read_text("utf-8")
         try:
-            data = yaml.load(text, Loader=SafeLoader)
+            data = load_yaml(text)
         except yaml.YAMLError:
             data = yaml.safe_load(text)  # Its error names the line of the mistake.
     except OSError as error:

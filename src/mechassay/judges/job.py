@@ -247,8 +247,8 @@ class AssessJob(AssessPlan, Job):
         print_report(RunContents(records_of(results), results.failures), console, self.kind)
 
     def report(self, results: Results) -> Path:
-        """Write a page over all runs, one for each where there are several, and one of what steps
-        changed.
+        """Write a page of all runs, a page of each of several runs, and a page of the changes that
+        steps made.
         """
         folder, records = results.folder.path, records_of(results)
         runs = dict.fromkeys(record.cell["run"] for record in records)

@@ -11,9 +11,9 @@ nothing of an area of 0.7 on a language model. Without a choice, one place stand
 of a model: the one with most recomputed rows. Places with numbers as reported alone are left
 out, unless there are no others.
 
-The interval of an average is made of those of its cells (`independent_mean`): places of one task
-are a group, because they may have examples in common. Two rows of one place are compared example
-by example (`paired_differences`).
+`independent_mean` combines the intervals of the cells to the interval of an average: places of
+one task are a group, because they may have examples in common. `paired_differences` compares two
+rows of one place example by example.
 """
 
 from __future__ import annotations

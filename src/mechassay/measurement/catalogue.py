@@ -32,10 +32,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-
 from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.utils.display import OneLine
+from mechassay.utils.files import load_yaml
 
 if TYPE_CHECKING:
     from mechassay.stats.intervals import Interval
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 Where = Literal["inside", "edge", "gap", "undefined"]
 ANY = "any"
-SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BOUND = re.compile(r"(?P<sign>[<>=])\s*(?P<number>-?[\d.]+)$")
 _BETWEEN = re.compile(r"(?P<low>-?[\d.]+)\s*\.\.\s*(?P<high>-?[\d.]+)$")
 
@@ -286,7 +284,7 @@ class QuantityText:
         one_of("better direction of a quantity", self.better, BETTER)
 
     def of(self, own: Quantity, words: Mapping[str, Any]) -> Quantity:
-        """Return the quantity with its meaning, its better direction, and its reason in words.
+        """Return a quantity with the meaning, the better direction and the reason of the data file.
 
         Raises:
             BadUsage: code names a case that the data file does not have, or a brace has no value.
@@ -300,8 +298,8 @@ class QuantityText:
                 reason = _filled(cases[case], words)
             elif re.fullmatch(r"\w+", case) and case != OTHERWISE:
                 raise BadUsage(
-                    f"A data file has no case {case!r} of an undefined quantity; it has"
-                    f" {', '.join(cases)}."
+                    f"A data file has no reason {case!r} for an undefined quantity; it has"
+                    f" {', '.join(map(repr, cases))}."
                 )
         return replace(own, meaning=_filled(self.meaning, words), better=self.better, reason=reason)
 
@@ -425,10 +423,10 @@ class PageMetric:
 
     Attributes:
         id, script: names of the metric and of its published script.
-        establishes, does_not: what a pass shows, and what it does not, each a clause.
+        establishes, does_not: clauses: what a pass shows, and what a pass does not show.
         needs: inputs; "a|b" is either.
-        labels: the criteria that the page names, in its own words.
-        criterion: that of the rubric.
+        labels: criteria in the words of the published page.
+        criterion: criterion of the rubric.
         keys: names of its output.
         defaults: of its usage lines.
         conditions: all of them have to hold for it to pass; none: it only reports.
@@ -467,8 +465,8 @@ class PageMetric:
         kinds = {key: key.partition(" ")[0] for key in quantities}
         if unknown := [key for key, kind in kinds.items() if kind not in texts]:
             raise BadUsage(
-                f"The data file of {self.id} does not describe {', '.join(unknown)} under {name!r};"
-                f" it has {', '.join(texts) or 'no quantity'}."
+                f"{self.id}.yaml does not describe the quantity {', '.join(unknown)} under {name!r};"
+                f" it describes {', '.join(texts) or 'no quantity'}."
             )
         return {key: texts[kinds[key]].of(own, words) for key, own in quantities.items()}
 
@@ -510,7 +508,7 @@ def read_metric(file: Traversable | Path) -> PageMetric:
         BadUsage: the file lacks a field, has one that is not known, or one that cannot be read.
     """
     id = file.name.removesuffix(".yaml")
-    row: Mapping[str, Any] = yaml.load(file.read_text("utf-8"), SafeLoader)
+    row: Mapping[str, Any] = load_yaml(file.read_text("utf-8"))
     lacking = sorted(_REQUIRED - set(row))
     unknown = sorted(set(row) - _REQUIRED - _OPTIONAL)
     if lacking or unknown:

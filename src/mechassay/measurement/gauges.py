@@ -137,7 +137,7 @@ class GaugeList(Tabular, tuple[PageMetric, ...]):
 
 
 def list_gauges() -> GaugeList:
-    """Return all metrics: those of this package in its order, then those of other packages.
+    """Return the metrics of this package in catalogue order, then metrics of other packages.
 
     Metrics of other packages are listed if their data file is next to the module of the gauge.
     """

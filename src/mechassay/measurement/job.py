@@ -455,7 +455,7 @@ class AskedMetric:
 
     Attributes:
         of_truth: whether the model is a ground truth.
-        needs: what the metric needs, if it was named; () if it is one of "all".
+        needs: inputs that a metric named by the user needs; () for a metric of "all".
     """
 
     job: MeasureJob
@@ -475,12 +475,12 @@ class AskedMetric:
 
 @dataclass(frozen=True)
 class RunInput:
-    """How a run gets an input of metrics.
+    """How `mechassay measure run` provides one input of metrics.
 
     Attributes:
-        given: whether a metric has the input: anything but an empty value.
-        make: makes the input for the pairs that the metric is measured on.
-        specs: what stands in the record of a metric that uses the input, by role.
+        given: returns a true value if the run provides the input to a metric.
+        make: makes the input, given the pairs of prompts that the metric is measured on.
+        specs: returns the entries of `Record.specs` for a metric that uses the input.
     """
 
     given: Callable[[AskedMetric], object]

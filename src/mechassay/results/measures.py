@@ -6,7 +6,7 @@ words for the braces of the description:
     texts = measure_texts("gym")
     texts.measure("odds_{method}", estimate, n=100, method="das", title="das")
 
-Another package reads its own file, which has the same form, with `read_measure_texts`.
+`read_measure_texts` reads the descriptions of another package from a file of the same form.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.results.records import Measure
 from mechassay.stats.intervals import LEVEL, Estimate, Interval
-
-SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from mechassay.utils.files import load_yaml
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,10 @@ class MeasureTexts:
                 x.format(n=n, **words) for x in (text.name or name, text.title, text.meaning)
             )
         except KeyError as error:
-            raise BadUsage(f"The measure {name!r} of {self.kind} needs the word {error}.") from None
+            raise BadUsage(
+                f"The measure {name!r} of the kind {self.kind!r} needs a value for the placeholder"
+                f" {error}."
+            ) from None
         return Measure(
             name=named,
             value=own.value,
@@ -112,9 +112,7 @@ def read_measure_texts(file: Traversable | Path) -> dict[str, MeasureTexts]:
         BadUsage: a measure has a field that is none of title, better, unit, meaning and name.
         UnknownName: a better direction is none of up, down and "".
     """
-    rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = yaml.load(
-        file.read_text("utf-8"), SafeLoader
-    )
+    rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = load_yaml(file.read_text("utf-8"))
     try:
         return {
             kind: MeasureTexts(kind, {name: MeasureText(**text) for name, text in own.items()})

@@ -369,7 +369,7 @@ def independent_mean(
     their half-widths do.
 
     Args:
-        groups: Group of each estimate, such as its task; each is a group of its own by default.
+        groups: group of each estimate, for example the task; by default every estimate is a group.
     """
     if not estimates:
         return Estimate(math.nan)

@@ -345,6 +345,18 @@ def leads_out(path: Path, root: Path) -> bool:
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
+def load_yaml(text: str) -> Any:
+    """Return the plain values of a YAML text. Nothing in the text is executed.
+
+    Raises:
+        yaml.YAMLError: the text is not YAML.
+    """
+    import yaml
+
+    # The loader in C is ten times as fast; a build of PyYAML may be without it.
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def read_json(path: Path, largest: int | None = None) -> dict[str, Any]:
     """The object that a JSON file of others holds.
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.utils.files import load_yaml
 from mechassay.utils.settings import check_type
 
 _BETWEEN_SETTINGS = re.compile(r",(?![^()]*\))")
@@ -59,9 +60,10 @@ class Registry:
         return sorted(self.targets())
 
     def full_name(self, text: str) -> str:
-        """Return a name, with its settings, as it is registered; an unknown name as it is.
+        """Return the registered name for a typed name; settings behind the name are kept.
 
-        Other names of the field are in `aliases.yaml`; case and underscores do not count.
+        `aliases.yaml` has other names of the field. Case and underscores do not count. An unknown
+        name is returned unchanged.
         """
         name, colon, rest = text.strip().partition(":")
         if name in self.built_in or name in self.targets():
@@ -176,10 +178,8 @@ def _plain(name: str) -> str:
 @cache
 def aliases(kind: str) -> Mapping[str, str]:
     """Return other names of the field for plug-ins of a kind, each with the registered name."""
-    import yaml
-
     text = files("mechassay.utils").joinpath("aliases.yaml").read_text("utf-8")
-    return yaml.safe_load(text).get(kind, {})
+    return load_yaml(text).get(kind, {})
 
 
 def _defaults(plugin: Any) -> dict[str, Any]:
@@ -207,11 +207,11 @@ def _value(text: str, default: Any) -> Any:
 def lazy_exports(
     package: str, file: str, *own: str
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__all__`, `__getattr__` and `__dir__` of a package. Each name loads at first use.
+    """Return `__all__`, `__getattr__` and `__dir__` of a package, which import a name on first use.
 
     Args:
         package: name of the package, `__name__` in its `__init__.py`.
-        file: path of its `__init__.py`, whose imports under `if TYPE_CHECKING` are the names.
+        file: path of its `__init__.py`, whose imports under `if TYPE_CHECKING` define the names.
         own: public names that the `__init__.py` defines itself.
     """
     tree = ast.parse(Path(file).read_text("utf-8"))

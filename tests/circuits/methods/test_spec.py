@@ -189,3 +189,16 @@ def test_what_the_model_does_not_have(model: Model) -> None:
         CircuitSpec.parse("truth").find(model.graph)
     with pytest.raises(GraphMismatch, match="GPT-2 small"):
         find(model, "canonical:ioi")
+
+
+def test_the_fields_name_of_a_method_and_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CircuitSpec.full_text("EAP-IG@500") == "eap-ig-inputs@500"
+    assert CircuitSpec.parse("EAP-IG:steps=3@0.1").name == "eap-ig-inputs:steps=3"
+    assert CircuitSpec.full_text("truth") == "truth"
+    (tmp_path / "EAP-IG").mkdir()
+    assert CircuitSpec.full_text("EAP-IG@500") == "EAP-IG@500"
+    with pytest.raises(BadFile, match="EAP-IG: is no folder of circuits"):
+        CircuitSpec.parse("EAP-IG@500")

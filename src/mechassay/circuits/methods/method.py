@@ -114,11 +114,13 @@ class Method(ABC, Generic[ScoresT]):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> ScoresT:
-        """Mean drop of the objective when an edge (node, neuron) is ablated: positive = it helps.
+        """Return the mean drop of the objective when an edge (node, neuron) is ablated.
+
+        A positive score means that the edge helps.
 
         Args:
-            objective: what a score is a drop of; None is the method's `default_objective`.
-            checkpoint: a file that keeps what is done, so that a killed job can go on.
+            objective: objective whose drop is the score; `default_objective` if None.
+            checkpoint: file of finished batches, from which a killed run resumes.
 
         Raises:
             BadPairs, NonFinite, OutOfMemory: see `circuits.evaluate`.

@@ -128,9 +128,14 @@ class CircuitSpec:
 
     @staticmethod
     def full_text(text: str) -> str:
-        """Return a circuit's text with the full name of its method: "eap-ig-inputs@500"."""
+        """Return a circuit's text with the full name of its method: "eap-ig-inputs@500".
+
+        A file or folder that has the name of an alias is meant before the method.
+        """
         name, at, size = text.rpartition("@")
-        return f"{METHODS.full_name(name)}@{size}" if at else text
+        if not at or Path(name).exists():
+            return text
+        return f"{METHODS.full_name(name)}@{size}"
 
     @staticmethod
     def may_be_file(text: str) -> bool:
