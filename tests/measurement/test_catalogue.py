@@ -165,7 +165,7 @@ def test_an_undefined_quantity_gets_its_reason_by_case(tmp_path: Path) -> None:
     assert reason(heads=quantity(None, reason="the coin is lost")) == "the coin is lost"
     assert reason(heads=quantity(0.5, reason="few")) == "", "a case of a value that is there"
     assert reason(gap=quantity(None)) == "9 tosses say nothing"
-    with pytest.raises(BadUsage, match="no case 'many' of an undefined quantity"):
+    with pytest.raises(BadUsage, match="no reason 'many' for an undefined quantity"):
         reason(heads=quantity(None, reason="many"))
     page = metric.described("page", {"heads": quantity(None)}, {})
     assert page["heads"].reason == NOT_FINITE

@@ -465,8 +465,8 @@ class PageMetric:
         kinds = {key: key.partition(" ")[0] for key in quantities}
         if unknown := [key for key, kind in kinds.items() if kind not in texts]:
             raise BadUsage(
-                f"{self.id}.yaml does not describe the quantity {', '.join(unknown)} under {name!r};"
-                f" it describes {', '.join(texts) or 'no quantity'}."
+                f"{self.id}.yaml does not describe the quantity {', '.join(unknown)} under"
+                f" {name!r}; it describes {', '.join(texts) or 'no quantity'}."
             )
         return {key: texts[kinds[key]].of(own, words) for key, own in quantities.items()}
 
