@@ -105,9 +105,9 @@ TO_FIND = ("train_split", "pairing", "max_minutes", "even_at_chance")
 app.command("run")(
     command(
         CircuitsPlan,
-        help="Find circuits with every method and measure them: scores, records, one HTML report."
-        " Several models and tasks make one table. On a ground truth it also says how well the"
-        " known circuit is found.",
+        help="Find circuits with one or more methods, evaluate them, and write an HTML report."
+        " Several models and tasks are compared in one table. For models whose circuit is known,"
+        " the report also shows how well each method recovers it.",
         without=("scores", "stage"),
         defaults={"methods": (RECOMMENDED,)},
     )

@@ -33,7 +33,7 @@ DeviceMapOption = Annotated[
     typer.Option(
         "--device-map",
         rich_help_panel=WHERE,
-        help="In place of --device: auto, or a JSON file from modules to devices, cpu or disk.",
+        help="Instead of --device: auto, or a JSON file that maps modules to devices, cpu or disk.",
     ),
 ]
 Tf32Option = Annotated[
@@ -41,7 +41,7 @@ Tf32Option = Annotated[
     typer.Option(
         "--tf32",
         rich_help_panel=WHERE,
-        help="On a GPU: on, off, or auto: changes times gradients of models in half precision.",
+        help="TF32 on GPUs: on, off, or auto (for score products of half-precision models).",
     ),
 ]
 CompiledOption = Annotated[
@@ -49,7 +49,7 @@ CompiledOption = Annotated[
     typer.Option(
         "--compiled/--not-compiled",
         rich_help_panel=WHERE,
-        help="Compile steps of trained masks (torch.compile).",
+        help="Compile the training steps of mask methods (torch.compile).",
     ),
 ]
 DtypeOption = Annotated[str, typer.Option("--dtype", rich_help_panel=HOW, help=options.DTYPE.help)]
@@ -74,7 +74,7 @@ RUNNER: Mapping[str, Any] = {
             "--output",
             "-o",
             show_default="runs/KIND-MODEL-TASK-HASH",
-            help="Folder for results; the same command again goes on there.",
+            help="Folder for results. Repeat the command to resume an interrupted run.",
         ),
     ],
     "device": DeviceOption,
@@ -82,25 +82,25 @@ RUNNER: Mapping[str, Any] = {
     "tf32": Tf32Option,
     "compiled": CompiledOption,
     "workers": Annotated[
-        int, _where("--workers", min=1, help="Worker processes that share the cells.")
+        int, _where("--workers", min=1, help="Worker processes; each takes the next batch.")
     ],
     "engine": Annotated[
         str,
         _where(
             "--engine",
-            help="here, processes, or ray: a cluster (pip install 'mechassay\\[ray]').",
+            help="here, processes, or ray (a cluster; pip install 'mechassay\\[ray]').",
             autocompletion=lambda: list(ENGINES),
         ),
     ],
     "address": Annotated[
-        str, _where("--address", help="Of the Ray cluster: auto, or its head's host:port.")
+        str, _where("--address", help="Address of the Ray cluster: auto, or host:port of its head.")
     ],
     "num_gpus": Annotated[
-        float, _where("--num-gpus", min=0, help="GPUs of each Ray worker; 0.5 shares one.")
+        float, _where("--num-gpus", min=0, help="GPUs per Ray worker; 0.5 shares one between two.")
     ],
     "only_plan": Annotated[
         bool,
-        _where("--only-plan", help="Write plan.json and stop; see `mechassay run-cells`."),
+        _where("--only-plan", help="Write plan.json and exit; then use `mechassay run-cells`."),
     ],
 }
 """Where a job is run; the same for every job."""

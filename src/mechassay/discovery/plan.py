@@ -16,23 +16,23 @@ Construction = Literal["own", "top", "greedy", "rank", "sign", "ratio", "faithfu
 
 @dataclass(frozen=True)
 class CircuitsPlan:
-    """Find circuits with every method on every task and model, and measure how faithful they
-    are.
+    """Find circuits with every method on every task and model, and evaluate their faithfulness.
 
     Attributes:
-        models: "truth" stands for all ground truths.
-        tasks: of the models that are no ground truth.
-        methods: `ablation=NAME` among a method's settings is what edges carry where it looks for
-            its circuit, as in "eap:ablation=mean"; circuits are always measured under `ablation`.
-        scores: score files to measure, instead of methods; or folders of circuits.
-        stage: "localize" only finds scores.
+        models: "truth" stands for all ground-truth models.
+        tasks: tasks for models that are not ground truths; these have their own.
+        methods: names with optional settings. The setting `ablation=NAME` finds the circuit under
+            another ablation, as in "eap:ablation=mean"; circuits are always evaluated under
+            `ablation`.
+        scores: score files or folders of circuits to evaluate, besides or instead of methods.
+        stage: "localize" only computes scores.
     """
 
     models: Annotated[tuple[str, ...], options.MODELS]
     tasks: Annotated[tuple[str, ...], options.TASKS] = ()
     methods: Annotated[tuple[str, ...], options.METHODS] = ()
     scores: Annotated[
-        tuple[str, ...], option("Score files, or folders of circuits.", complete="files")
+        tuple[str, ...], option("Score files or folders of circuits to evaluate.", complete="files")
     ] = ()
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
     objective: Annotated[str | None, options.OBJECTIVE] = None
@@ -41,64 +41,64 @@ class CircuitsPlan:
     optimal: Annotated[
         str,
         option(
-            "Settings of optimal ablation, such as loss=language-model; commas stand between"
-            " several."
+            "Settings for --ablation optimal, separated by commas:"
+            " loss=language-model,check_every=50."
         ),
     ] = ""
     pairing: Annotated[str, options.PAIRING] = "matched"
-    train_split: Annotated[str, option("Split to find circuits on.")] = "train"
-    train_limit: Annotated[int, options.limit("Pairs to find circuits on.")] = 100
-    test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
+    train_split: Annotated[str, option("Split used to find circuits.")] = "train"
+    train_limit: Annotated[int, options.limit("Number of pairs used to find circuits.")] = 100
+    test_split: Annotated[str, option("Split used to evaluate circuits.", "--split")] = "test"
     test_limit: Annotated[
-        int, options.limit("Pairs to measure circuits on.", "--limit", first=True)
+        int, options.limit("Number of pairs used to evaluate circuits.", "--limit", first=True)
     ] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
     construction: Annotated[
         Construction,
         option(
-            "How edges make a circuit: top takes the best, greedy grows it from the logits; rank,"
-            " sign and ratio take those that hold over the pairs; faithful chooses at each size,"
-            " on validation pairs, how many are positive ones. Each method has its way by default."
+            "How circuits are built from scores; by default, as the method defines. top: the best"
+            " edges. greedy: grown from the logits. rank, sign, ratio: edges that are stable across"
+            " pairs. faithful: at each size, the mix of edges by value and by magnitude that is"
+            " most faithful on validation pairs."
         ),
     ] = "own"
     random_rankings: Annotated[
         int | None,
         option(
-            "Random rankings of each kind to compare with; by default 5, on a ground truth 20 a"
-            " method.",
+            "Random rankings of each kind (edges, paths) to compare with. Default: 5, or 20 per"
+            " method where the true circuit is known.",
             least=5,
         ),
     ] = None
     resamples: Annotated[
         int,
         option(
-            "Resamples of the pairs to find circuits on (--over: of templates or seeds), each with"
-            " circuits of its own: one more curve each, and for a method that is no mean over"
-            " pairs, or another seed, one more scoring.",
+            "Resamples of the training pairs (or of what --over names); circuits are found"
+            " and evaluated again on each. Cost of each: one curve, and one scoring for other seeds"
+            " and for methods whose scores are not means over pairs.",
             least=0,
         ),
     ] = 0
     over: Annotated[
         Literal["pairs", "templates", "seeds"],
         option(
-            "What halves and resamples are drawn of: the pairs to find circuits on (groups of"
-            " them), all pairs of a template at once, or, on the same pairs, seeds of a method"
-            " that has one."
+            "What stability and resamples vary: training pairs (whole groups), all pairs of a"
+            " template together, or the method's seed on the same pairs."
         ),
     ] = "pairs"
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()
     known: Annotated[
         str,
         option(
-            "File of the circuit that is known (ours, or EAP-IG's .json), for AUROC and the like;"
-            " ground truths and InterpBench have one.",
+            "File with the true circuit (mechassay's, or EAP-IG's .json), for AUROC and similar"
+            " metrics. Ground-truth and InterpBench models do not need it.",
             complete="files",
         ),
     ] = ""
     curve: Annotated[
         bool,
         option(
-            "Measure circuits of all sizes; else what the metrics are alone.", "--curve/--no-curve"
+            "Evaluate circuits of all sizes, or only what the metrics need.", "--curve/--no-curve"
         ),
     ] = True
     dtype: Annotated[str, options.DTYPE] = "float32"
@@ -108,7 +108,8 @@ class CircuitsPlan:
     max_minutes: Annotated[
         float | None,
         option(
-            "Skip a cell whose circuit would take longer to find, by its method's forwards.",
+            "Skip a method if finding its circuit would take longer, as estimated from its number"
+            " of forward passes.",
             least=0,
             role="free",
         ),
@@ -116,11 +117,11 @@ class CircuitsPlan:
     even_at_chance: Annotated[
         bool,
         option(
-            "Run tasks that the model does not do.",
+            "Whether to run tasks on which the model is at chance.",
             "--even-at-chance/--skip-at-chance",
             role="free",
         ),
     ] = True
-    stage: Annotated[Stage, option("What to do.", role="free")] = "all"
+    stage: Annotated[Stage, option("Score and evaluate, or only score.", role="free")] = "all"
 
     kind: ClassVar[str] = "circuits"

@@ -422,10 +422,7 @@ class _ChangedRun:
         x = attention.norm(self._streams(slot, last=only_last))
         projection = (attention.q, attention.k, attention.v)[number]
         heads = group.heads[slot.places] // (1 if number == 0 else attention.group)
-        raw = torch.bmm(x.flatten(1, 2), projection.weight[heads].transpose(1, 2))
-        if projection.bias is not None:
-            raw += projection.bias[heads][:, None]
-        raw = raw.unflatten(1, x.shape[1:3]).permute(1, 2, 0, 3)
+        raw = projection.of_own_heads(x, heads)
         begin = self.circuit.contrast.start + self.columns - raw.shape[1]
         ready = raw.transpose(1, 2)
         if number < 2:

@@ -165,6 +165,18 @@ class Projection:
         bias = None if self.bias is None else self.bias.index_select(0, heads).flatten()
         return F.linear(x, weight, bias).unflatten(-1, (len(heads), -1))
 
+    def of_own_heads(
+        self, x: Float[Tensor, "n batch pos d_model"], heads: Int[Tensor, "n"]
+    ) -> Float[Tensor, "batch pos n d_head"]:
+        """Each head of its own input: `heads[i]` of `x[i]`, whose norm is over all heads of it."""
+        if self.norm is not None:
+            pairs = zip(x, heads.split(1), strict=True)
+            return torch.cat([self.of_heads(own, head) for own, head in pairs], dim=-2)
+        raw = torch.bmm(x.flatten(1, 2), self.weight.index_select(0, heads).transpose(1, 2))
+        if self.bias is not None:
+            raw += self.bias.index_select(0, heads)[:, None]
+        return raw.unflatten(1, x.shape[1:3]).permute(1, 2, 0, 3)
+
 
 @dataclass(frozen=True, eq=False)
 class Attention:

@@ -91,7 +91,7 @@ def resolve(source: str) -> Resolved:
                 shutil.copyfile(path, alone)
             dequantise(alone, bench / digest)
             publish(bench / digest, target)
-    held = Resolved("gguf", path.stem, str(target), f"dequantised from {path}, SHA-256 {digest}…")
+    held = Resolved("gguf", path.stem, str(target), f"dequantised from {path.name}")
     return replace(
         held, name=known_source.name, untrained=known_source.untrained, own=known_source.own
     )

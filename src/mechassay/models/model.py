@@ -90,6 +90,7 @@ class Model(OneLine):
             come.
         weights: see `weights_hash`; of models from folders and files of the user's own, as another
             folder may have the same name.
+        checkpoint: which weights these are, in words for reports; empty if the name says it.
         replicas: the same model in other processes, which do a share of what is split over pairs.
     """
 
@@ -100,12 +101,14 @@ class Model(OneLine):
     prepend: tuple[int, ...] = ()
     self_check: SelfCheck | None = None
     weights: str = ""
+    checkpoint: str = ""
     replicas: Replicas | None = None
 
     def spec(self, **more: Any) -> Spec:
         """Which model it is, for records."""
         weights = {"weights": self.weights} if self.weights else {}
-        return Spec(name=self.name, args={"family": self.family, **more, **weights})
+        checkpoint = {"checkpoint": self.checkpoint} if self.checkpoint else {}
+        return Spec(name=self.name, args={"family": self.family, **more, **weights, **checkpoint})
 
     def repr_fields(self) -> dict[str, Any]:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
@@ -436,7 +439,8 @@ def load_model(
     hf, own = load_hf(resolved, dtype=dtype, device=device, device_map=placing)
     tokenizer = tokenizer or own
     model = make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
-    return replace(model, weights=weights_hash(hf)) if resolved.own else model
+    weights = weights_hash(hf) if resolved.own else ""
+    return replace(model, weights=weights, checkpoint=resolved.note)
 
 
 def outline(source: str, *, dtype: str = "float32", prepend_bos: bool = False) -> Model:

@@ -140,7 +140,8 @@ def find_source(source: str) -> Resolved:
     """
     if source.startswith(UNTRAINED):
         known_source = find_source(source.removeprefix(UNTRAINED))
-        return replace(known_source, name=f"{UNTRAINED}{known_source.name}", untrained=True)
+        name = f"{UNTRAINED}{known_source.name}"
+        return replace(known_source, name=name, note="", untrained=True)
     known_source = _find_whole(source)
     if known_source is not None:
         folder = Path(known_source.location)

@@ -425,6 +425,7 @@ def render(
     title: str,
     sections: Sequence[Section],
     *,
+    about: Sequence[str] = (),
     script: str = "",
     top: Markup | None = None,
     nav: Markup | None = None,
@@ -433,6 +434,7 @@ def render(
     """The page as HTML.
 
     Args:
+        about: lines below the title.
         script: the one script of ours that the page may run, by its hash.
         top: markup of ours that stands before the sections.
         nav: links of ours that stand before the page.
@@ -441,6 +443,7 @@ def render(
     return _template().render(
         title=title,
         sections=sections,
+        about=about,
         script=Markup(script),
         digest=script_hash(script),
         top=top or "",

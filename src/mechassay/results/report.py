@@ -88,12 +88,24 @@ def write_page(
             sections = [replace(first, blocks=(*first.blocks, again)), *others]
         else:
             sections = [Section("", (again,)), *sections]
-    return write_text(path, render(title or page.title(run), sections))
+    html = render(title or page.title(run), sections, about=_checkpoints(run))
+    return write_text(path, html)
+
+
+def _checkpoints(run: RunContents) -> list[str]:
+    """Which weights the models of the records have, where their names do not say it."""
+    models = {record.model.name: record.model for record in run.records}
+    return [
+        f"{name}: {model.args['checkpoint']}."
+        for name, model in models.items()
+        if model.args.get("checkpoint")
+    ]
 
 
 def markdown_page(run: RunContents, kind: str = "") -> str:
     """The words and tables of the page as Markdown; its first sentence is the answer."""
-    return markdown(_page_of(run, kind).sections(run))
+    lines = [*_checkpoints(run), ""] if _checkpoints(run) else []
+    return "\n".join([markdown(_page_of(run, kind).sections(run)), *lines])
 
 
 def write_tables(path: Path, run: RunContents, kind: str = "") -> None:

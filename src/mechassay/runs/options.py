@@ -111,34 +111,34 @@ TASK = option(
     complete="tasks",
 )
 METHODS = option(
-    "Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for several."
-    " eap:ablation=mean finds under another ablation than circuits are measured under.",
+    "Method, with optional settings: eap-ig-inputs:steps=10,points=midpoint. Repeat for several."
+    " The setting ablation=mean finds the circuit under another ablation than --ablation.",
     "--method",
     "-M",
     complete="methods",
     first=True,
 )
-COUNTERFACTUAL = option("Kind of corrupted prompts; the task's default if not given.")
+COUNTERFACTUAL = option("Type of counterfactual prompts. Default: the task's own.")
 OBJECTIVE = option(
-    "What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy. The"
-    " task's own if not given."
+    "Quantity that a circuit should preserve: logit_diff, prob_diff, kl, js, cross_entropy,"
+    " accuracy. Default: the task's own."
 )
-KEEP = option("Only pairs whose prompts the model answers right.")
+KEEP = option("Keep only pairs for which the model answers these prompts correctly.")
 _ABLATED = (
-    "What ablated edges carry: counterfactual, zero, {}mean or positional-mean (of the train"
+    "What ablated edges carry: counterfactual, zero, {}mean or positional-mean (over the training"
     " pairs), or optimal (constants learned on them)."
 )
 ABLATION = option(_ABLATED.format("resample, "))
 PAIR_ABLATION = option(_ABLATED.format(""))
 """Where prompts are paired by the design: resampling would pair them again."""
 PAIRING = option(
-    "Corrupted prompts that a method looks for its circuit with: matched (each prompt's own),"
-    " random (another example's, of equal length) or same-template (random, of the same template)."
+    "Counterfactual prompts used to find circuits: matched (each prompt's own), random (another"
+    " example's, of equal length) or same-template (random, from the same template)."
 )
-PROFILE = option("mib-2025 is exactly the benchmark's code.")
+PROFILE = option("Definition of CPR and CMD; mib-2025 repeats the benchmark's code exactly.")
 METRICS = option(
-    "Metric beside faithfulness: recovery, completeness or minimality; with settings, as"
-    " completeness:size=0.01. All three where a circuit is known. Repeat for several.",
+    "Additional metric: recovery, completeness or minimality, with settings:"
+    " completeness:size=0.01. Default: all three if the true circuit is known. Repeat for several.",
     "--metric",
     complete="metrics",
 )
@@ -157,5 +157,5 @@ def seed_of(what: str) -> Option:
 SEED = seed_of("the task's examples and of the bootstrap")
 PRIVATE_SEED = option("Seed of the private split; never stored.", role="secret")
 BOS = option(
-    "Put BOS before every prompt where the tokenizer does not (as TransformerLens does for GPT-2)."
+    "Prepend BOS to every prompt if the tokenizer does not (as TransformerLens does for GPT-2)."
 )
