@@ -136,7 +136,8 @@ def sha256(data: bytes) -> str:
 
 
 def load(source: str) -> tuple[Any, Any]:
-    return load_hf(loading.resolve(source), dtype=torch.float32, device="cpu")
+    model, tokenizer, _ = load_hf(loading.resolve(source), dtype=torch.float32, device="cpu")
+    return model, tokenizer
 
 
 def logits(model: Any) -> torch.Tensor:

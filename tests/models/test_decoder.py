@@ -9,7 +9,8 @@ from helpers.hooks_reference import exact_precision
 from helpers.models import USUAL, families
 from mechassay.models.families import decode
 from mechassay.models.forward import forward, trace
-from mechassay.models.model import Model, make_model, sum_of_writers
+from mechassay.models.model import Model, make_model
+from mechassay.models.self_check import sum_of_writers
 from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, build, subject
 

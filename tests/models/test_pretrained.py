@@ -107,7 +107,7 @@ def test_the_tokenizer_of_a_hub_id_has_its_revision(monkeypatch: pytest.MonkeyPa
         return "words"
 
     monkeypatch.setattr(loading, "_lens_folder", lambda _: None)
-    monkeypatch.setattr(loading, "load_whole", lambda *_, **__: tiny_llama())
+    monkeypatch.setattr(loading, "load_whole", lambda *_, **__: (tiny_llama(), []))
     config = tiny_llama().config
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: config)
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", listen)

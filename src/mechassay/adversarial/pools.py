@@ -118,6 +118,7 @@ def tokenized(model: Model, texts: Sequence[str]) -> list[list[int]]:
     """
     if model.tokenizer is None:
         raise BadPairs(f"{model.name} has no tokenizer: prompts cannot be read.")
+    model.check_unchanged()
     return [[*model.prepend, *ids] for ids in encode(model.tokenizer, list(texts))]
 
 

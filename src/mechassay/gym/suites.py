@@ -87,6 +87,7 @@ def region_surprisals(
 
 def _bits(model: Model, ids: Sequence[Sequence[int]]) -> list[list[float]]:
     """-log2 p of every token but the first, by row."""
+    model.check_unchanged()
     longest = max(map(len, ids))
     tokens = torch.zeros((len(ids), longest), dtype=torch.long)
     mask = torch.zeros((len(ids), longest), dtype=torch.bool)

@@ -347,6 +347,7 @@ def _token_rows(
     model: Model, given: Sequence[str] | str | Sequence[Sequence[int]], who: str
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     """Texts or token ids as rows of ids, and as text where there is a tokenizer."""
+    model.check_unchanged()
     texts = [given] if isinstance(given, str) else list(given)
     if not texts:
         raise BadUsage(f"{who} needs one text or more; got none.")

@@ -22,9 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.models.graph import Graph
-
-Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(a tensor giving dtype and device, positions [batch, pos]) -> cos, sin [batch, pos, rotary]."""
+from mechassay.models.rotary import Rotary, RotaryTable
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
@@ -440,18 +438,36 @@ class Decoder:
             return rows
         return rows * torch.tensor(self.embed_scale, dtype=rows.dtype, device=rows.device)
 
-    def context(self, mask: Bool[Tensor, "batch pos"]) -> Context:
+    @cached_property
+    def rotary_tables(self) -> Mapping[str, RotaryTable]:
+        """The rotary tables by name, each of which gives a prompt the values that it has alone."""
+        return {kind: RotaryTable.of(table) for kind, table in self.rotaries.items()}
+
+    def rotary(
+        self, position_ids: Int[Tensor, "batch pos"], lengths: Int[Tensor, "batch"]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Cosines and sines by name; `lengths` are each prompt's last position plus 1."""
+        like = self.embedding[:1]
+        tables = self.rotary_tables.items()
+        return {kind: table(like, position_ids, lengths) for kind, table in tables}
+
+    def rotary_key(self, length: int) -> tuple[int, ...]:
+        """Equal for lengths of prompts that have the same rotary frequencies."""
+        return tuple(table.key(length) for table in self.rotary_tables.values())
+
+    def context(self, mask: Bool[Tensor, "batch pos"], first: int = 0) -> Context:
         """Positions, rotary tables and masks for a left-padded batch.
 
         Columns behind a row's last token, if there are any, are padding too: their positions go on,
         they see the prompt alone, and nothing sees them.
+
+        Args:
+            first: the position of every prompt's first token.
         """
         n = mask.shape[1]
         columns = torch.arange(n, device=mask.device)
-        position_ids = (columns - mask.int().argmax(1, keepdim=True)).clamp(min=0)
-        rotary = {
-            kind: table(self.embedding[:1], position_ids) for kind, table in self.rotaries.items()
-        }
+        position_ids = (columns - mask.int().argmax(1, keepdim=True)).clamp(min=0) + first
+        rotary = self.rotary(position_ids, mask.sum(1) + first)
         distance = columns[:, None] - columns[None, :]
         padded = not bool(mask.all())
         allowed: dict[int | None, Tensor | None] = {}

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from mechassay.errors import BadFile, BadUsage, SelfCheckFailed, UnsupportedModel
-from mechassay.models.decoder import Rotary
 
 PLACINGS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Names of maps that accelerate makes."""
@@ -102,16 +101,6 @@ def loader(hf: nn.Module, name: str) -> Callable[[], Tensor]:
     raise UnsupportedModel(
         f"{type(hf).__name__}: {name} has no values (on meta), and no hook of accelerate loads it."
     )
-
-
-def tables_on(device: torch.device, table: Rotary) -> Rotary:
-    """A rotary table whose values are on the device, wherever its module is."""
-
-    def moved(like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = table(like, positions)
-        return cos.to(device), sin.to(device)
-
-    return moved
 
 
 def parameters_of(hf: Any) -> Iterator[tuple[str, Tensor]]:

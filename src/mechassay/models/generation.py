@@ -66,8 +66,16 @@ class TokenTree:
         self.columns.append(len(self.tokens) - 1)
 
 
-def token_trees(sequences: Sequence[Tokens], d_model: int, widest: int) -> list[TokenTree]:
+def token_trees(
+    sequences: Sequence[Tokens],
+    d_model: int,
+    widest: int,
+    key: Callable[[int], object] = lambda length: None,
+) -> list[TokenTree]:
     """All sequences as trees, none wider than `widest` or its one sequence.
+
+    Args:
+        key: of a sequence's length; sequences of a tree have the same one.
 
     Raises:
         BadUsage: an empty sequence.
@@ -78,8 +86,9 @@ def token_trees(sequences: Sequence[Tokens], d_model: int, widest: int) -> list[
         sequence = sequences[member]
         if not sequence:
             raise BadUsage(f"A sequence of at least one token is needed; number {member} has none.")
-        shared = _shared(last, sequence)
-        if not rows or not _worth_it(len(rows[-1].tokens), len(sequence), shared, d_model, widest):
+        shared, width = _shared(last, sequence), len(rows[-1].tokens) if rows else 0
+        alike = bool(rows) and key(len(last)) == key(len(sequence))
+        if not alike or not _worth_it(width, len(sequence), shared, d_model, widest):
             rows.append(TokenTree())
             shared = 0
         rows[-1].add(member, sequence, shared)
@@ -128,10 +137,7 @@ def tree_context(decoder: Decoder, depths: Int[Tensor, "row node"]) -> Context:
         window: (below if window is None else below & (distance < window))[:, None]
         for window in windows
     }
-    rotary = {
-        kind: table(decoder.embedding[:1], depths) for kind, table in decoder.rotaries.items()
-    }
-    return Context(depths, rotary, allowed)
+    return Context(depths, decoder.rotary(depths, depths.amax(1) + 1), allowed)
 
 
 def final_streams(
@@ -154,7 +160,7 @@ def final_streams(
     device, longest = decoder.embedding.device, max(map(len, sequences), default=1)
     widest = max(longest, WIDEST)
     budget = token_budget(stream_bytes(decoder, widest), longest, device)
-    rows = token_trees(sequences, decoder.d_model, min(widest, budget))
+    rows = token_trees(sequences, decoder.d_model, min(widest, budget), decoder.rotary_key)
     rows.sort(key=lambda row: len(row.tokens))
     slack = PADDING if device.type == "cpu" else GPU_PADDING
     for batch in _batches(rows, budget, slack):
@@ -243,7 +249,12 @@ def generate(
     _check(decoder, mask, n, temperature)
     n_batch, width = tokens.shape
     # One column fewer than prompts and text: what is written last is not run.
-    whole = decoder.context(torch.cat((mask, mask.new_ones(n_batch, n - 1)), dim=1))
+    mask = torch.cat((mask, mask.new_ones(n_batch, n - 1)), dim=1)
+    whole = decoder.context(mask)
+    lengths = mask.sum(1)
+    first, last = int(lengths.min()) - n + 1, int(lengths.max())
+    # Where frequencies change with the length of the text, all of it is run for every token.
+    again = decoder.rotary_key(first) != decoder.rotary_key(last)
     uniform = None
     if generator is not None:
         # In (0, 1]: a token of probability 0 is never the first to reach such a number.
@@ -255,8 +266,11 @@ def generate(
     past: list[LayerTrace] = []
     new, start, written = tokens, 0, list[Tensor]()
     for step in range(n):
-        ctx, kept = whole.beginning(width + step), list[LayerTrace]()
+        stop, kept = width + step, list[LayerTrace]()
+        ctx = decoder.context(mask[:, :stop]) if again else whole.beginning(stop)
         x, edit = decoder.add_positions(decoder.embed(new), ctx, start), edits(start)
+        if again and step and edits is not never_edited:
+            edit = _by_columns([edits(0), *map(edits, range(width, stop))], [width] + [1] * step)
         stream = forward(
             decoder,
             x,
@@ -277,8 +291,22 @@ def generate(
         done = done | torch.isin(chosen, ends)
         if bool(done.all()):
             break
-        new, start, past = chosen[:, None], width + step, kept
+        if again:
+            new = torch.cat((new, chosen[:, None]), dim=1)
+        else:
+            new, start, past = chosen[:, None], stop, kept
     return torch.stack(written, dim=1)
+
+
+def _by_columns(edits: Sequence[Edit], widths: Sequence[int]) -> Edit:
+    """An edit of all columns whose parts, from left to right, are these edits'."""
+
+    def edit(place: Place, layer: int, value: Tensor) -> Tensor:
+        axis = -3 if place in ("q", "k", "v") else -2
+        parts = zip(edits, value.split(list(widths), dim=axis), strict=True)
+        return torch.cat([own(place, layer, part) for own, part in parts], dim=axis)
+
+    return edit
 
 
 def until_end(row: list[int], end: Collection[int]) -> list[int]:

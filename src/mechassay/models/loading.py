@@ -113,8 +113,9 @@ def load_hf(
     dtype: torch.dtype,
     device: torch.device | str,
     device_map: str | Mapping[str, Any] | None = None,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
-    """Load the model, frozen and in evaluation mode, and its tokenizer.
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None, list[str]]:
+    """Load the model, frozen and in evaluation mode, its tokenizer, and the names of the tensors
+    of its files that it does not use.
 
     Only safetensors are read (and archives of attention-only checkpoints) and no code that comes
     with the model is run. A checkpoint without tokenizer files has the tokenizer of the folder that
@@ -152,7 +153,7 @@ def load_hf(
         if resolved.untrained:
             checkpoint = with_drawn_weights(checkpoint, resolved.name)
         name = checkpoint.config.tokenizer_name
-        return checkpoint.eval().to(device), _lens_tokenizer(resolved, folder, name)
+        return checkpoint.eval().to(device), _lens_tokenizer(resolved, folder, name), []
     if local:
         _require_safetensors(Path(resolved.location))
     tokenizer: Any = None
@@ -167,7 +168,7 @@ def load_hf(
             if device_map is not None:
                 offloaded = undo.enter_context(TemporaryDirectory("-mechassay"))
                 placed = {"device_map": device_map, "offload_folder": offloaded}
-            model: Any = load_whole(
+            loaded = load_whole(
                 resolved.location,
                 dtype=dtype,
                 use_safetensors=True,
@@ -175,6 +176,7 @@ def load_hf(
                 **revision,
                 **placed,
             )
+            model: Any = loaded[0]
             if (words := _tokenizer_of(resolved)) is not None:
                 tokenizer = AutoTokenizer.from_pretrained(
                     words, trust_remote_code=False, local_files_only=local, **revision
@@ -190,7 +192,7 @@ def load_hf(
         # Some versions of transformers leave the cap out in their fused attention.
         model.set_attn_implementation("eager")
     model.eval().requires_grad_(False)
-    return model if device_map is not None else model.to(device), tokenizer
+    return model if device_map is not None else model.to(device), tokenizer, loaded[1]
 
 
 def outline_hf(

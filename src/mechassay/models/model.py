@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel, first_line
-from mechassay.models.computing import float32_products
-from mechassay.models.decoder import Context, Decoder, at_least_fp32
+from mechassay.errors import BadPairs, BadUsage, UnsupportedModel
+from mechassay.models.decoder import Context, Decoder
 from mechassay.models.devices import (
     check_copies,
     devices_of,
@@ -29,7 +28,6 @@ from mechassay.models.devices import (
     main_device,
     parameters_of,
     read_device_map,
-    tables_on,
 )
 from mechassay.models.families import decode
 from mechassay.models.forward import Trace, trace
@@ -37,6 +35,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.loading import with_drawn_weights
 from mechassay.models.quantised import check_quantisation, shape_of, tensors_of
 from mechassay.models.replicas import Replicas
+from mechassay.models.self_check import SelfCheck, Watch, check_adapters, self_check
 from mechassay.models.sources import UNTRAINED
 from mechassay.models.stored_weights import standing_in
 from mechassay.prompts.batch import NO_TOKEN, Batch, PairsLike
@@ -45,7 +44,7 @@ from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Pair
 from mechassay.prompts.tokenization import token_position
 from mechassay.results.records import Spec
-from mechassay.utils.display import OneLine, briefly, html_facts
+from mechassay.utils.display import OneLine, briefly, counted, html_facts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -53,28 +52,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
-"""Largest allowed difference, relative to the spread of the values. Hugging Face models round their
-RMSNorms to fp32 even in fp64. In 16 bits single numbers differ by more: streams have numbers forty
-times their spread, and rounding goes with the size."""
-
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")
 }
-
-
-@dataclass(frozen=True, repr=False)
-class SelfCheck(OneLine):
-    """What a model proved on loading: root mean square differences by the spread of the values."""
-
-    logits: float
-    logits_left_padded: float
-    writers_sum: float
-    tolerance: float
-
-    @property
-    def passed(self) -> bool:
-        return max(self.logits, self.logits_left_padded, self.writers_sum) <= self.tolerance
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,6 +72,7 @@ class Model(OneLine):
             folder may have the same name.
         checkpoint: which weights these are, in words for reports; empty if the name says it.
         replicas: the same model in other processes, which do a share of what is split over pairs.
+        watch: notices hooks and modules that came to the original after its check.
     """
 
     name: str
@@ -103,6 +84,7 @@ class Model(OneLine):
     weights: str = ""
     checkpoint: str = ""
     replicas: Replicas | None = None
+    watch: Watch = field(default_factory=Watch)
 
     def spec(self, **more: Any) -> Spec:
         """Which model it is, for records."""
@@ -132,6 +114,7 @@ class Model(OneLine):
             "writers, readers, edges": (
                 f"{graph.n_writers:,}, {graph.n_readers:,}, {graph.n_edges:,}"
             ),
+            **({"checkpoint": self.checkpoint} if self.checkpoint else {}),
             "dtype, device": f"{str(self.dtype).removeprefix('torch.')}, {self.device}",
         }
         if check is None:
@@ -140,6 +123,8 @@ class Model(OneLine):
             **facts,
             "logits against the original": f"{check.logits:.1e} (allowed {check.tolerance:.0e})",
             "the same, left-padded": f"{check.logits_left_padded:.1e}",
+            "the same, at limits of positions": f"{check.logits_at_limits:.1e}",
+            "the same, with windows of 8 tokens": f"{check.logits_of_small_copy:.1e}",
             "sum of writers against the stream": f"{check.writers_sum:.1e}",
         }
 
@@ -206,7 +191,9 @@ class Model(OneLine):
         Raises:
             BadPairs: see `Batch.from_pairs`; text pairs for a model without tokenizer; token ids
                 that the model does not have; prompts longer than its positions.
+            SelfCheckFailed, UnsupportedModel: the original was changed, see `check_unchanged`.
         """
+        self.check_unchanged()
         if isinstance(pairs, Pair):
             pairs = (pairs,)
         if not isinstance(pairs, Batch):
@@ -229,7 +216,9 @@ class Model(OneLine):
             BadPairs: see `InterchangeBatch.from_pairs` and `from_batch`; text for a model without
                 tokenizer; token ids that the model does not have; prompts that are, with their
                 labels, longer than its positions.
+            SelfCheckFailed, UnsupportedModel: the original was changed, see `check_unchanged`.
         """
+        self.check_unchanged()
         if isinstance(pairs, Batch):
             pairs = InterchangeBatch.from_batch(pairs)
         elif not isinstance(pairs, InterchangeBatch):
@@ -311,29 +300,27 @@ class Model(OneLine):
         tokens = batch.counterfactual if counterfactual else batch.clean
         return trace(self.decoder, self.decoder.embed(tokens), ctx), ctx
 
-    def check(self, n_tokens: int = 6) -> SelfCheck:
-        """Compare the decoder with the original on a few tokens.
+    def check(self) -> SelfCheck:
+        """Compare the decoder with the original, see `models.self_check`.
 
         Raises:
-            SelfCheckFailed: they differ by more than rounding; the message says which part.
+            SelfCheckFailed: they differ by more than rounding; the message says which part, and
+                what was found to cause it.
+            UnsupportedModel: adapters that are not merged; a copy that cannot be built.
         """
-        # A lower precision that the user set rounds both runs, each in its own way: on CPUs with
-        # AMX, "medium" multiplies in bfloat16.
-        with float32_products("highest"):
-            result = _self_check(self, n_tokens)
-        if result.passed:
-            return result
-        part = "the logits differ under left padding"
-        if result.writers_sum > result.tolerance:
-            part = "the writers do not sum to the residual stream"
-        elif result.logits > result.tolerance:
-            part = "the logits differ"
-        largest = max(result.logits, result.logits_left_padded, result.writers_sum)
-        raise SelfCheckFailed(
-            f"{self.name} ({self.family}): {part}: {largest:.2g} relative to their spread, allowed"
-            f" {result.tolerance:.2g}. The decoder does not describe this model: “Your own model"
-            " family” in the documentation shows how to write one."
-        )
+        check_adapters(self.name, self.hf)
+        check = self_check(self.name, self.hf, self.decoder, decode)
+        self.watch.accept(self.hf, self.device)
+        return check
+
+    def check_unchanged(self) -> None:
+        """Check the model again if hooks, modules or autocast are not as at the last check.
+
+        Raises:
+            SelfCheckFailed, UnsupportedModel: see `check`.
+        """
+        if self.watch.differs(self.hf, self.device):
+            self.check()
 
 
 def _check_pairs(pairs: Any, kinds: tuple[type, ...] = (Pair,)) -> None:
@@ -368,6 +355,7 @@ def make_model(
             change values.
     """
     label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
+    check_adapters(label, hf)
     devices, device = devices_of(hf), main_device(hf)
     check_copies((device, *sorted(devices - {device, torch.device("meta")}, key=str)))
     settings = getattr(hf.config, "quantization_config", None)
@@ -384,9 +372,6 @@ def make_model(
     dtype = next(x.dtype for x in hf.parameters() if x.is_floating_point())
     with standing_in(hf, label, dtype, device):
         decoder = decode(hf)
-    if devices != {device}:
-        tables = {kind: tables_on(device, table) for kind, table in decoder.rotaries.items()}
-        decoder = replace(decoder, rotaries=tables)
     model = Model(label, hf, tokenizer, decoder, tuple(prepend))
     return replace(model, self_check=model.check()) if check else model
 
@@ -436,11 +421,15 @@ def load_model(
     device = check_device(device)
     placing = None if device_map is None else read_device_map(device_map)
     resolved = resolve(fspath(source))
-    hf, own = load_hf(resolved, dtype=dtype, device=device, device_map=placing)
+    hf, own, unused = load_hf(resolved, dtype=dtype, device=device, device_map=placing)
     tokenizer = tokenizer or own
     model = make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
     weights = weights_hash(hf) if resolved.own else ""
-    return replace(model, weights=weights, checkpoint=resolved.note)
+    notes = [resolved.note] if resolved.note else []
+    if unused:
+        names = f"{', '.join(unused[:3])}{', ...' if unused[3:] else ''}"
+        notes.append(f"{counted(len(unused), 'tensor')} of its files not used ({names})")
+    return replace(model, weights=weights, checkpoint="; ".join(notes))
 
 
 def outline(source: str, *, dtype: str = "float32", prepend_bos: bool = False) -> Model:
@@ -520,58 +509,6 @@ def _bos(tokenizer: Any, wanted: bool) -> tuple[int, ...]:
         raise BadUsage("prepend_bos needs a tokenizer with a BOS token.")
     adds_it = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
     return () if adds_it else (int(tokenizer.bos_token_id),)
-
-
-@torch.no_grad()
-def _self_check(model: Model, n_tokens: int) -> SelfCheck:
-    decoder = model.decoder
-    vocabulary = decoder.embedding.shape[0]
-    # Fixed, spread-out ids: no randomness is needed to tell two models apart.
-    tokens = (torch.arange(2 * n_tokens) * 7919 % vocabulary).view(2, n_tokens).to(model.device)
-    full = torch.ones_like(tokens, dtype=torch.bool)
-    ctx = decoder.context(full)
-    taken = trace(decoder, decoder.embed(tokens), ctx)
-    try:
-        theirs = model.hf(tokens, use_cache=False).logits[:, -1]
-    except (NotImplementedError, KeyError) as error:
-        # A quantised tensor has not all operations that its model's modules call; what is tied to
-        # a weight elsewhere was put on disk by nobody.
-        raise UnsupportedModel(
-            f"{model.name}: the model itself does not run as it is quantised or placed:"
-            f" {type(error).__name__}: {first_line(error)}"
-        ) from error
-    logits = _relative(taken.readout(decoder).all(), theirs)
-    writers_sum = _relative(sum_of_writers(decoder, taken, ctx), taken.final)
-    # A padded prompt must be as the original without its padding.
-    mask = full.clone()
-    mask[0, :2] = False
-    padded = trace(decoder, decoder.embed(tokens), decoder.context(mask)).readout(decoder).all()[:1]
-    bare = _relative(padded, model.hf(tokens[:1, 2:], use_cache=False).logits[:, -1])
-    return SelfCheck(logits, bare, writers_sum, TOLERANCE.get(model.dtype, 0.1))
-
-
-def sum_of_writers(
-    decoder: Decoder, taken: Trace, ctx: Context
-) -> Float[Tensor, "batch pos d_model"]:
-    """The final residual stream, rebuilt from what every writer wrote and the constants."""
-    stream = decoder.add_positions(taken.embed, ctx, taken.start)
-    for index, layer in enumerate(taken.layers):
-        attention = decoder.layers[index].attention
-        heads = decoder.head_outputs(index, layer.z).sum(0)
-        if attention.out_bias is not None:
-            heads = heads + attention.out_bias
-        stream = stream + (heads if attention.post_norm is None else attention.post_norm(heads))
-        if layer.mlp is not None:
-            stream = stream + layer.mlp
-    return stream
-
-
-def _relative(ours: Tensor, theirs: Tensor) -> float:
-    """The root mean square of differences by the standard deviation of what should be."""
-    ours, theirs = at_least_fp32(ours), at_least_fp32(theirs)
-    if not bool(torch.isfinite(theirs).all()):
-        return float("inf")
-    return float((ours - theirs).square().mean().sqrt() / theirs.std().clamp(min=1e-6))
 
 
 def untrained(model: Model, seed: int = 0) -> Model:

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -222,9 +223,24 @@ def _find_whole(source: str) -> Resolved | None:
                     " code and is not opened: write them to config.json (n_layers, n_heads,"
                     " d_model, d_head, n_ctx, d_vocab, d_mlp, act_fn, normalization_type)."
                 )
+            if (path / "adapter_config.json").is_file():
+                raise BadFile(
+                    f"The folder {source!r} holds only an adapter (PEFT) of {_adapted(path)}: load"
+                    " both with PEFT, and save what merge_and_unload() returns."
+                )
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
         return Resolved("folder", path.name, str(path), own=True)
     return Resolved("hub", source, source) if is_hub_id(source) else None
+
+
+def _adapted(folder: Path) -> str:
+    """The model that an adapter changes, as its configuration says."""
+    try:
+        base = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+        name = base["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = None
+    return repr(name) if name else "a model that its configuration does not name"
 
 
 def is_hub_id(name: str) -> bool:

@@ -203,8 +203,22 @@ UNREADABLE = (
 """What reading a file that is damaged, or no model, raises."""
 
 
-def load_whole(source: str, **options: Any) -> PreTrainedModel:
-    """The model, refused when it lacks tensors, which transformers would fill at random."""
+_MASKS_AND_ROTARY_TABLES = re.compile(
+    r"(^|\.)(attn|attention|self_attn)\.(bias|masked_bias)$|(^|\.)inv_freq$|(^|\.)rotary_emb\."
+)
+"""Buffers that older checkpoints store: the causal mask, its value and rotary frequencies."""
+
+
+def load_whole(source: str, **options: Any) -> tuple[PreTrainedModel, list[str]]:
+    """The model, and the names of the checkpoint's tensors that are of no part of it, such as the
+    head of a classifier. Causal masks, rotary frequencies, and what the class lists as superfluous
+    are not named.
+
+    Raises:
+        BadFile: the checkpoint lacks tensors, which transformers would fill at random; or it has
+            parameters of modules of the model, or further layers, which the configuration leaves
+            out: it is the checkpoint of another model.
+    """
     from transformers import AutoModelForCausalLM
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -216,7 +230,30 @@ def load_whole(source: str, **options: Any) -> PreTrainedModel:
             f"The weights of {source!r} lack {len(missing)} of the model's tensors, for example"
             f" {missing[0]}."
         )
-    return model
+    unused = [key for key in loading["unexpected_keys"] if not _MASKS_AND_ROTARY_TABLES.search(key)]
+    if own := sorted(key for key in unused if _is_of_the_model(model, key)):
+        raise BadFile(
+            f"The weights of {source!r} have {len(own)} tensors of the model's modules that its"
+            f" config.json does not use, for example {own[0]}: the configuration is of another"
+            " model."
+        )
+    return model, sorted(unused)
+
+
+def _is_of_the_model(model: Any, key: str) -> bool:
+    """Whether a tensor belongs to a module of the model, or to its layers or one more of them."""
+    from torch import nn
+
+    modules = dict(model.named_modules())
+    stacks = [name for name, module in modules.items() if isinstance(module, nn.ModuleList)]
+    # Files of a base model lack the name of the base within the whole model.
+    for name in (key, f"{model.base_model_prefix}.{key}"):
+        owner = modules.get(name.rpartition(".")[0])
+        if owner is not None and not any(True for _ in owner.children()):
+            return True
+        if any(name.startswith(f"{stack}.") for stack in stacks):
+            return True
+    return False
 
 
 @contextlib.contextmanager
@@ -264,7 +301,7 @@ def dequantise(gguf: Path, folder: Path) -> None:
     # The GGUF reader's progress bar has no switch of its own, so its stream is replaced.
     with quiet(), contextlib.redirect_stderr(io.StringIO()):
         try:
-            model = load_whole(str(gguf.parent), **options)
+            model, _ = load_whole(str(gguf.parent), **options)
             tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         except UNREADABLE as error:
             reason = first_line(error)

@@ -525,6 +525,7 @@ def window_values(
     model: Model, tokens: Int[Tensor, "windows n"], site: Site
 ) -> Float[Tensor, "windows n d"]:
     """A site's values at all tokens of windows; layers above it are not run."""
+    model.check_unchanged()
     last = site.layer + 1
     decoder = replace(model.decoder, layers=model.decoder.layers[:last])
     room = token_budget(trace_bytes(decoder), tokens.shape[1], model.device) if last else 2**16

@@ -431,6 +431,7 @@ def edited_final(
     Args:
         new: of all these values, window by window; None leaves them as they are.
     """
+    model.check_unchanged()
     decoder = model.decoder
     heads = list(site.heads)
     put = new or (lambda h: h)

@@ -174,6 +174,7 @@ def _log_prob(prompt: Tokens, rest: Tokens, predicted: Mapping[Tokens, _Next]) -
 def _encoded(model: Model, texts: Sequence[str]) -> list[Tokens]:
     """Texts as the model's tokens, those before every prompt included."""
     assert model.tokenizer is not None
+    model.check_unchanged()
     rows = [(*model.prepend, *tokens) for tokens in encode(model.tokenizer, texts)]
     for text, row in zip(texts, rows, strict=True):
         if not row:
@@ -183,6 +184,7 @@ def _encoded(model: Model, texts: Sequence[str]) -> list[Tokens]:
 
 def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_TokenQuestion]:
     assert model.tokenizer is not None
+    model.check_unchanged()
     own = encode(model.tokenizer, [prompt.text for prompt in prompts])
     continuations = [(*prompt.answers, *prompt.choices) for prompt in prompts]
     joined = [

@@ -24,7 +24,7 @@ from mechassay.errors import BadFile, BadUsage, ModelNotFetched, SelfCheckFailed
 from mechassay.models.families.transformer_lens import LensConfig, LensModel
 from mechassay.models.forward import forward
 from mechassay.models.graph import Graph
-from mechassay.models.model import sum_of_writers
+from mechassay.models.self_check import sum_of_writers
 from mechassay.prompts.batch import Batch
 from mechassay.runs.folder import RunFolder
 from mechassay.testing.tiny import token_pairs

@@ -523,6 +523,7 @@ def layer_moments(
     Args:
         drop: how many tokens of each window's beginning are left out.
     """
+    model.check_unchanged()
     decoder = model.decoder
     d, last = decoder.d_model, len(decoder.layers)
     totals = np.zeros((last, d))

@@ -1,0 +1,436 @@
+"""What a model proves about itself: its decoder computes what the Hugging Face model computes.
+
+Logits are compared in four settings, and the writers have to sum to the residual stream:
+
+    plain          six tokens, of two prompts
+    left-padded    the same, with padding before one prompt
+    at limits      six tokens whose positions begin just below each limit that the configuration
+                   names, where rotary frequencies or the scale of queries may change
+    small          a copy with a layer of each kind, at least two, whose windows and limits are all
+                   8 tokens, on prompts of 6, 12 and 20 tokens
+
+The copy has the class, the configuration and the weights of the model (its first layer of each
+kind) and 256 tokens, so it costs little. Weights that do not fit are drawn at random.
+
+A failed check names what changes the computation of the original, where it finds it: autocast,
+hooks, modules that are not the class's own.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mechassay.errors import BadPairs, SelfCheckFailed, UnsupportedModel, first_line
+from mechassay.models.computing import float32_products
+from mechassay.models.decoder import Context, Decoder, at_least_fp32
+from mechassay.models.devices import main_device
+from mechassay.models.forward import Trace, trace
+from mechassay.models.weight_files import UNREADABLE, quiet
+from mechassay.utils.display import OneLine
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
+"""Largest allowed difference, relative to the spread of the values. Hugging Face models round their
+RMSNorms to fp32 even in fp64. In 16 bits single numbers differ by more: streams have numbers forty
+times their spread, and rounding goes with the size."""
+
+N_TOKENS = 6
+SMALL_VOCABULARY = 256
+SMALL_LIMIT = 8
+"""Windows and limits of the small copy, in tokens."""
+SMALL_LENGTHS = (6, 12, 20)
+
+
+@dataclass(frozen=True, repr=False)
+class SelfCheck(OneLine):
+    """What a model proved on loading: root mean square differences by the spread of the values."""
+
+    logits: float
+    logits_left_padded: float
+    logits_at_limits: float
+    logits_of_small_copy: float
+    writers_sum: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every number is at most the tolerance; one that is NaN is not."""
+        return not self.failures
+
+    @property
+    def failures(self) -> dict[str, float]:
+        """The numbers that are larger than the tolerance or NaN, by name."""
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
+        return {name: x for name, x in numbers.items() if not x <= self.tolerance}
+
+
+PARTS = {
+    "writers_sum": "the writers do not sum to the residual stream",
+    "logits": "the logits differ",
+    "logits_left_padded": "the logits differ under left padding",
+    "logits_at_limits": "the logits differ near or beyond a limit of the configuration ({})",
+    "logits_of_small_copy": (
+        "the logits of a copy of two or more layers differ whose windows and limits are"
+        f" {SMALL_LIMIT} tokens"
+    ),
+}
+"""What is wrong, by the number that shows it; the first one is named."""
+
+Decode = Callable[["PreTrainedModel"], Decoder]
+
+
+@torch.no_grad()
+def self_check(name: str, hf: PreTrainedModel, decoder: Decoder, decode: Decode) -> SelfCheck:
+    """Compare a decoder with the original, which is in evaluation mode meanwhile.
+
+    Args:
+        name: of the model, for messages.
+        decode: makes the decoder of the small copy.
+
+    Raises:
+        SelfCheckFailed: they differ by more than rounding; the message says which part, and what
+            was found to cause it.
+        UnsupportedModel: the original does not run, or the small copy cannot be built.
+    """
+    training = hf.training
+    hf.eval()
+    # A lower precision that the user set rounds both runs, each in its own way: on CPUs with
+    # AMX, "medium" multiplies in bfloat16.
+    try:
+        with float32_products("highest"):
+            ends = _ends(hf, decoder).items()
+            at_ends = {key: _at_limit(name, hf, decoder, end) for key, end in ends}
+            # After long positions, a few tokens: dynamic rotary tables go back to where they were.
+            plain, padded, writers = _plain(name, hf, decoder)
+            small = _of_small_copy(name, hf, decode)
+    finally:
+        hf.train(training)
+    allowed = TOLERANCE.get(decoder.embedding.dtype, 0.1)
+    at_limits = max(at_ends.values(), key=_order, default=0.0)
+    limit = next((key for key, x in at_ends.items() if not x <= allowed), "")
+    check = SelfCheck(plain, padded, at_limits, small, writers, allowed)
+    if check.passed:
+        return check
+    part = next(part for part in PARTS if part in check.failures)
+    largest = max(check.failures.values(), key=_order)
+    raise SelfCheckFailed(
+        f"{name} ({hf.config.model_type}): {PARTS[part].format(limit)}: {largest:.2g} relative to"
+        f" their spread, allowed {allowed:.2g}. {_cause(hf, decoder, largest)}"
+    )
+
+
+def _order(difference: float) -> float:
+    return math.inf if math.isnan(difference) else difference
+
+
+def _plain(name: str, hf: Any, decoder: Decoder) -> tuple[float, float, float]:
+    """Differences of the logits, of those of a padded prompt, and of the sum of writers."""
+    tokens = _tokens(decoder, 2, N_TOKENS)
+    full = torch.ones_like(tokens, dtype=torch.bool)
+    ctx = decoder.context(full)
+    taken = trace(decoder, decoder.embed(tokens), ctx)
+    logits = _relative(taken.readout(decoder).all(), _original(name, hf, tokens))
+    writers = _relative(sum_of_writers(decoder, taken, ctx), taken.final)
+    # A padded prompt must be as the original without its padding.
+    mask = full.clone()
+    mask[0, :2] = False
+    padded = trace(decoder, decoder.embed(tokens), decoder.context(mask)).readout(decoder).all()[:1]
+    return logits, _relative(padded, _original(name, hf, tokens[:1, 2:])), writers
+
+
+def _original(name: str, hf: Any, tokens: Tensor, **named: Tensor) -> Float[Tensor, "batch vocab"]:
+    """The original's logits after the last token."""
+    try:
+        return hf(tokens, use_cache=False, **named).logits[:, -1]
+    except (NotImplementedError, KeyError) as error:
+        # A quantised tensor has not all operations that its model's modules call; what is tied to
+        # a weight elsewhere was put on disk by nobody.
+        raise UnsupportedModel(
+            f"{name}: the model itself does not run as it is quantised or placed:"
+            f" {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def _ends(hf: Any, decoder: Decoder) -> dict[str, int]:
+    """The limits that the configuration names in tokens, and the end of a table of positions."""
+    if "position_ids" not in inspect.signature(hf.forward).parameters:
+        return {}
+    named = {key: value for _, key, value in _numbers(hf.config) if _is_limit(key)}
+    if decoder.positions is not None:
+        end = len(decoder.positions)
+        named = {key: min(value, end) for key, value in named.items()}
+    rising = sorted(named.items(), key=lambda item: item[1])
+    return {key: value for key, value in rising if value >= N_TOKENS}
+
+
+def _at_limit(name: str, hf: Any, decoder: Decoder, limit: int) -> float:
+    """The difference of the logits of six tokens whose positions begin just below a limit."""
+    tokens = _tokens(decoder, 1, N_TOKENS)
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    first = limit - N_TOKENS // 2
+    if decoder.positions is not None:
+        first = min(first, len(decoder.positions) - N_TOKENS)
+    try:
+        ctx = decoder.context(mask, first)
+    except BadPairs:  # A table of rotations ends there.
+        ctx = decoder.context(mask, limit - N_TOKENS)
+    theirs = _original(name, hf, tokens, position_ids=ctx.position_ids)
+    return _relative(_logits(decoder, tokens, ctx), theirs)
+
+
+def _of_small_copy(name: str, hf: Any, decode: Decode) -> float:
+    """The largest difference of the logits of the small copy; 0 for classes that are not
+    transformers', which have no configuration to change.
+    """
+    from transformers import PreTrainedModel
+
+    if not isinstance(hf, PreTrainedModel):
+        return 0.0
+    try:
+        small = small_copy(hf)
+    except (*UNREADABLE, AttributeError) as error:
+        raise UnsupportedModel(
+            f"{name}: no copy with fewer layers and shorter windows can be built to check them:"
+            f" {type(error).__name__}: {first_line(error)}"
+        ) from error
+    decoder = decode(small)
+    longest = len(decoder.positions) if decoder.positions is not None else max(SMALL_LENGTHS)
+    differences: list[float] = []
+    for n in sorted({min(n, longest) for n in SMALL_LENGTHS}):
+        tokens = _tokens(decoder, 1, n)
+        try:
+            ctx = decoder.context(torch.ones_like(tokens, dtype=torch.bool))
+        except BadPairs:  # A table of rotations ends there.
+            break
+        theirs = _original(name, small, tokens)
+        differences.append(_relative(_logits(decoder, tokens, ctx), theirs))
+    return max(differences, key=_order)
+
+
+def small_copy(hf: PreTrainedModel) -> PreTrainedModel:
+    """A copy with the first layer of each kind (at least two), 256 tokens, and windows and limits
+    of 8 tokens. Its weights are views of the model's where they fit, and otherwise random.
+    """
+    from transformers.initialization import no_init_weights
+
+    config, n_layers = copy.deepcopy(hf.config), hf.config.num_hidden_layers
+    kinds = list(getattr(config, "layer_types", None) or [""] * n_layers)
+    first = {kinds.index(kind) for kind in kinds}
+    others = [layer for layer in range(n_layers) if layer not in first]
+    chosen = sorted([*first, *others[: max(0, 2 - len(first))]])
+    for key, value in vars(config).items():
+        # Settings by layer; ids of tokens may be as many by chance.
+        by_layer = isinstance(value, list | tuple) and len(value) == n_layers
+        if by_layer and not key.endswith(("_id", "_ids")) and key != "architectures":
+            setattr(config, key, [value[layer] for layer in chosen])
+    config.num_hidden_layers, config.vocab_size = len(chosen), SMALL_VOCABULARY
+    config.pad_token_id = None
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    for owner, key, _ in list(_numbers(config)):
+        if _is_limit(key) or _is_window(key):
+            if isinstance(owner, dict):
+                owner[key] = SMALL_LIMIT
+            else:
+                setattr(owner, key, SMALL_LIMIT)
+    kind: Any = type(hf)
+    dtype = next(x.dtype for x in hf.parameters() if x.is_floating_point())
+    with quiet(), no_init_weights(), torch.device("cpu"):
+        small = kind._from_config(config, dtype=dtype)
+    if hasattr(small, "set_experts_implementation") and dtype == torch.float64:
+        small.set_experts_implementation("eager")
+    small = small.eval().requires_grad_(False)
+    weights, stack = dict(hf.named_parameters()), _layer_list(hf, n_layers)
+    generator = torch.Generator().manual_seed(0)
+    for key, parameter in small.named_parameters():
+        source = weights.get(_key_of(key, stack, chosen))
+        parameter.data = _fitting(source, parameter, generator)
+    return small.to(main_device(hf))
+
+
+def _layer_list(hf: nn.Module, n_layers: int) -> str:
+    """The name of the list of layers, as `model.layers`."""
+    lists = [
+        name
+        for name, module in hf.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == n_layers
+    ]
+    return min(lists, key=lambda name: name.count("."), default="")
+
+
+def _key_of(key: str, stack: str, chosen: list[int]) -> str:
+    """The name in the model of a parameter of the copy."""
+    if not stack or not key.startswith(f"{stack}."):
+        return key
+    number, _, rest = key.removeprefix(f"{stack}.").partition(".")
+    return f"{stack}.{chosen[int(number)]}.{rest}"
+
+
+def _fitting(source: Tensor | None, like: Tensor, generator: torch.Generator) -> Tensor:
+    """The source's values, or as many of its rows as needed; random ones where it has others."""
+    plain = source is not None and type(source.data) is Tensor and not source.is_meta
+    if source is not None and plain and source.dtype == like.dtype and source.ndim == like.ndim:
+        rows = source.data[: len(like)]
+        if rows.shape == like.shape:
+            return rows
+    drawn = torch.randn(like.shape, generator=generator) / math.sqrt(like.shape[-1])
+    return drawn.to(like.dtype)
+
+
+def _numbers(config: Any) -> Iterator[tuple[Any, str, int]]:
+    """The positive integers of a configuration, at every depth: their owner, name and value."""
+    values = config if isinstance(config, dict) else vars(config)
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _numbers(value)
+        elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            yield config, str(key), value
+
+
+def _is_limit(key: str) -> bool:
+    """Whether a setting is a number of positions."""
+    words = ("max_position", "n_positions", "original_max", "floor_scale", "max_seq_len")
+    return any(word in key for word in words)
+
+
+def _is_window(key: str) -> bool:
+    """Whether a setting is how far back a layer sees."""
+    names = ("sliding_window", "window_size", "attention_window", "attention_chunk_size")
+    return key in names
+
+
+def _tokens(decoder: Decoder, n_rows: int, n: int) -> Int[Tensor, "rows pos"]:
+    """Fixed, spread-out ids: no randomness is needed to tell two models apart."""
+    vocabulary = decoder.embedding.shape[0]
+    tokens = torch.arange(n_rows * n) * 7919 % vocabulary
+    return tokens.view(n_rows, n).to(decoder.embedding.device)
+
+
+def _logits(
+    decoder: Decoder, tokens: Int[Tensor, "batch pos"], ctx: Context
+) -> Float[Tensor, "batch vocab"]:
+    return trace(decoder, decoder.embed(tokens), ctx).readout(decoder).all()
+
+
+def sum_of_writers(
+    decoder: Decoder, taken: Trace, ctx: Context
+) -> Float[Tensor, "batch pos d_model"]:
+    """The final residual stream, rebuilt from what every writer wrote and the constants."""
+    stream = decoder.add_positions(taken.embed, ctx, taken.start)
+    for index, layer in enumerate(taken.layers):
+        attention = decoder.layers[index].attention
+        heads = decoder.head_outputs(index, layer.z).sum(0)
+        if attention.out_bias is not None:
+            heads = heads + attention.out_bias
+        stream = stream + (heads if attention.post_norm is None else attention.post_norm(heads))
+        if layer.mlp is not None:
+            stream = stream + layer.mlp
+    return stream
+
+
+def _relative(ours: Tensor, theirs: Tensor) -> float:
+    """The root mean square of differences by the standard deviation of what should be."""
+    ours, theirs = at_least_fp32(ours), at_least_fp32(theirs)
+    if not bool(torch.isfinite(theirs).all()):
+        return math.inf
+    return float((ours - theirs).square().mean().sqrt() / theirs.std().clamp(min=1e-6))
+
+
+# What changes the computation of the original.
+
+
+def _cause(hf: Any, decoder: Decoder, largest: float) -> str:
+    """What was found to make the original compute something else, and what to do."""
+    if torch.is_autocast_enabled(decoder.embedding.device.type):
+        return "torch.autocast is on: load and use the model outside of it."
+    hooked = hooked_modules(hf)
+    if hooked:
+        names = ", ".join(name or "the model" for name in hooked[:3])
+        return f"Hooks of other code run in {len(hooked)} modules ({names}): remove them."
+    foreign = [
+        f"{name} ({type(module).__name__})"
+        for name, module in hf.named_modules()
+        if name and not type(module).__module__.startswith(("torch.", "transformers."))
+    ]
+    if foreign and type(hf).__module__.startswith("transformers."):
+        return f"Modules that are not transformers' own stand in it: {', '.join(foreign[:3])}."
+    if decoder.embedding.dtype == torch.float16 and not math.isfinite(largest):
+        return "Its values are too large for float16: load it in bfloat16 or float32."
+    return (
+        "The decoder does not describe this model: “Your own model family” in the documentation"
+        " shows how to write one."
+    )
+
+
+def hooked_modules(hf: nn.Module) -> list[str]:
+    """The modules on which forward hooks are registered."""
+    return [
+        name
+        for name, module in hf.named_modules()
+        if module._forward_hooks or module._forward_pre_hooks
+    ]
+
+
+def check_adapters(name: str, hf: nn.Module) -> None:
+    """Refuse adapters (PEFT) that are not merged into the weights, fresh ones too.
+
+    Raises:
+        UnsupportedModel: there are some.
+    """
+    unmerged = [
+        key
+        for key, module in hf.named_modules()
+        if any(kind.__module__.startswith("peft.tuners") for kind in type(module).__mro__)
+        and hasattr(module, "base_layer")
+        and not getattr(module, "merged", False)
+    ]
+    if unmerged:
+        raise UnsupportedModel(
+            f"{name} has adapters (PEFT) that are not merged into its weights, on"
+            f" {len(unmerged)} modules such as {unmerged[0]}: pass what merge_and_unload() of the"
+            " PEFT model returns."
+        )
+
+
+class Watch:
+    """Notices hooks, modules and autocast that came to a model after its check."""
+
+    def __init__(self) -> None:
+        self.checked: tuple[object, ...] | None = None
+
+    def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
+        return Watch, ()  # Modules of a copy, or in another process, are others.
+
+    def differs(self, hf: nn.Module, device: torch.device) -> bool:
+        """Whether anything is not as at the last check; what is seen first counts as checked."""
+        return self.checked is not None and self.checked != _identity(hf, device)
+
+    def accept(self, hf: nn.Module, device: torch.device) -> None:
+        """Take the model as it is as checked."""
+        self.checked = _identity(hf, device)
+
+
+def _identity(hf: nn.Module, device: torch.device) -> tuple[object, ...]:
+    """Hooks by their numbers, which are never used twice, and modules by their place in memory."""
+    every = nn.modules.module
+    seen: list[object] = [
+        torch.is_autocast_enabled(device.type),
+        *every._global_forward_hooks,
+        *every._global_forward_pre_hooks,
+    ]
+    for module in hf.modules():
+        own = vars(module)
+        hooks = own["_forward_hooks"], own["_forward_pre_hooks"]
+        seen.append((id(module), id(own.get("forward")), *hooks[0], *hooks[1]))
+    return tuple(seen)
