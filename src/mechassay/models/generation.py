@@ -28,7 +28,7 @@ from torch import Tensor
 
 from mechassay.errors import BadUsage
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
-from mechassay.models.forward import Edit, LayerTrace, forward, unchanged
+from mechassay.models.forward import Edit, LayerTrace, Place, forward, unchanged
 from mechassay.models.memory import stream_bytes, token_budget
 
 Tokens = tuple[int, ...]

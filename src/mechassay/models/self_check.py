@@ -237,7 +237,7 @@ def small_copy(hf: PreTrainedModel) -> PreTrainedModel:
     config.num_hidden_layers, config.vocab_size = len(chosen), SMALL_VOCABULARY
     config.pad_token_id = None
     if hasattr(config, "quantization_config"):
-        del config.quantization_config
+        delattr(config, "quantization_config")
     for owner, key, _ in list(_numbers(config)):
         if _is_limit(key) or _is_window(key):
             if isinstance(owner, dict):
@@ -373,12 +373,16 @@ def _cause(hf: Any, decoder: Decoder, largest: float) -> str:
     )
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+"""Where a module keeps the hooks of its forward pass, by numbers."""
+
+
 def hooked_modules(hf: nn.Module) -> list[str]:
     """The modules on which forward hooks are registered."""
     return [
         name
         for name, module in hf.named_modules()
-        if module._forward_hooks or module._forward_pre_hooks
+        if any(vars(module)[kind] for kind in _HOOKS)
     ]
 
 
@@ -423,14 +427,11 @@ class Watch:
 
 def _identity(hf: nn.Module, device: torch.device) -> tuple[object, ...]:
     """Hooks by their numbers, which are never used twice, and modules by their place in memory."""
-    every = nn.modules.module
-    seen: list[object] = [
-        torch.is_autocast_enabled(device.type),
-        *every._global_forward_hooks,
-        *every._global_forward_pre_hooks,
-    ]
+    of_all = vars(nn.modules.module)
+    seen: list[object] = [torch.is_autocast_enabled(device.type)]
+    seen += [number for kind in _HOOKS for number in of_all[f"_global{kind}"]]
     for module in hf.modules():
         own = vars(module)
-        hooks = own["_forward_hooks"], own["_forward_pre_hooks"]
-        seen.append((id(module), id(own.get("forward")), *hooks[0], *hooks[1]))
+        hooks = [number for kind in _HOOKS for number in own[kind]]
+        seen.append((id(module), id(own.get("forward")), *hooks))
     return tuple(seen)
