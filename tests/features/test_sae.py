@@ -158,7 +158,7 @@ def test_sparsify(tmp_path: Path) -> None:
     (folder / "cfg.json").write_text(json.dumps({"d_in": 2, "k": 1, "normalize_decoder": True}))
     sae = load_sae(folder)
     # h - b_dec is read as (0, -1, 1), with b_enc (.5, -1, 0).
-    assert sae.encode(H).tolist() == [[0.5, 0.0, 0.0]] and sae.hook == "mlp.7"
+    assert sae.encode(H).tolist() == [[0.5, 0.0, 0.0]] and sae.hook == "mlps_output[7]"
     assert sae.reconstruct(H).tolist() == [[2.0, -1.0]]
     for told, match in (
         ({"transcode": True}, "with transcode"),

@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -41,6 +41,9 @@ from mechassay.models.decoder import at_least_fp32
 from mechassay.models.weight_files import load_archive
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import read_json, write_bytes, write_text
+
+if TYPE_CHECKING:
+    from mechassay.models.model import Model
 
 Activation = Literal["relu", "jumprelu", "topk", "gated"]
 Normalization = Literal["none", "constant_norm_rescale", "layer_norm"]
@@ -129,13 +132,18 @@ class SAE(OneLine, Featurizer):
             more["normalization"] = self.normalization
         return facts | {name: value for name, value in more.items() if value}
 
-    def check_site(self, site: SiteLike) -> SAE:
+    def check_site(self, site: SiteLike, model: Model | None = None) -> SAE:
         """The SAE, if it may be used at the site: its hook is that of the site, or not known.
+
+        Args:
+            model: where it is used; its hook may mean another tensor there, see `Site.check`.
 
         Raises:
             BadUsage: it was trained on another.
         """
         at = load_site(site)
+        if self.hook and model is not None:
+            load_site(self.hook).check(model)
         if self.hook and load_site(self.hook).place != at.place:
             raise BadUsage(f"This SAE was trained on {self.hook}; got the site {at}.")
         return self
@@ -375,7 +383,7 @@ def read_saelens(folder: Path, norm_scale: float | None = None) -> SAE:
         k=config.get("k", kwargs.get("k")),
         centred=bool(config.get("apply_b_dec_to_input", True)),
         normalization=normalization,
-        hook=_hook(about.get("hook_name", about.get("hook_point", ""))),
+        hook=_hook(about.get("site") or about.get("hook_name", about.get("hook_point", ""))),
         model=str(about.get("model_name") or ""),
     )
     if bool(config.get("rescale_acts_by_decoder_norm", False)) and kind == "topk":
@@ -610,7 +618,10 @@ _PARTS = {
 
 
 def _hook(name: Any) -> str:
-    """Our spelling of a hook of theirs, without a position; "" where we have no such site."""
+    """A site's spelling for a hook of theirs, without a position; "" where we have no such site.
+
+    The outputs of MLPs keep a name of another project, as they are another tensor in some models.
+    """
     text = str(name or "")
     module = re.fullmatch(r"model\.layers\.(\d+)\.([\w.]+)", text)
     if module is not None:  # Gemma Scope 2
@@ -620,9 +631,11 @@ def _hook(name: Any) -> str:
         return "resid.-1"
     layers = re.fullmatch(r"layers[._](\d+)(\.mlp)?", text)
     if layers is not None:  # sparsify
-        return f"{'mlp' if layers[2] else 'resid'}.{layers[1]}"
+        return f"mlps_output[{layers[1]}]" if layers[2] else f"resid.{layers[1]}"
     try:
-        return str(load_site(text)).partition("@")[0] if text else ""
+        site = load_site(text)
+        named = site.part == "mlp" and site.foreign
+        return site.foreign if named else str(site).partition("@")[0]
     except BadUsage:
         return ""
 
@@ -631,7 +644,7 @@ def _trained_on(layer: Any, module: str) -> str:
     """The site of dictionary_learning's layer: the stream after it, if nothing else is said."""
     if not isinstance(layer, int) or not (module == "" or module.startswith(("resid", "mlp"))):
         return ""
-    return f"{'mlp' if module.startswith('mlp') else 'resid'}.{layer}"
+    return f"mlps_output[{layer}]" if module.startswith("mlp") else f"resid.{layer}"
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -665,7 +678,9 @@ def save_sae(
     metadata = {
         "sae_lens_version": LAYOUT,
         "model_name": sae.model or None,
-        "hook_name": None if at is None else at.transformer_lens(),
+        # SAELens would read a hook of an MLP as another tensor in some models.
+        "hook_name": None if at is None or at.part == "mlp" else at.transformer_lens(),
+        **({} if at is None else {"site": at.foreign or str(at).partition("@")[0]}),
         **({"mechassay": dict(provenance)} if provenance else {}),
     }
     config = {

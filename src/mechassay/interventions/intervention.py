@@ -405,7 +405,8 @@ def check_interventions(
     """The interventions, if they can be made.
 
     Raises:
-        BadUsage: none; a site that the model does not have; what is no intervention.
+        BadUsage: none; a site that the model does not have; what is no intervention; a dictionary
+            of another site.
     """
     if not interventions:
         raise BadUsage("At least one site with an intervention is needed; got none.")
@@ -417,4 +418,7 @@ def check_interventions(
                 f"Site {site}: an intervention is Interchange(), Add(...), Ablate(...),"
                 f" Replace(...), Scale(...) or an object like them; got {intervention!r}."
             )
+        check_site = getattr(getattr(intervention, "featurizer", None), "check_site", None)
+        if check_site is not None:
+            check_site(site, model)
     return interventions

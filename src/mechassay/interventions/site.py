@@ -7,7 +7,8 @@
 A position is the name of a column of the batch (a part of the prompts, or "last"), the number of
 a token of the prompt (from 0; negative from its end), or "all". Other projects' spellings are
 read too: TransformerLens's hooks (`blocks.12.hook_resid_post`), nnterp's (`layers_output[12]`),
-MIB's units (`ResidualStream(Layer-12,Token-last_token)`).
+MIB's units (`ResidualStream(Layer-12,Token-last_token)`). Where another project's name means
+another tensor in the model at hand (an MLP's output before a norm), it is refused.
 
 `ModelShape` has the sizes of a model that say which sites it has, and how wide each is.
 """
@@ -16,12 +17,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal, get_args
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.models.decoder import Decoder
+from mechassay.models.decoder import Decoder, Mlp
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, depth_of
@@ -42,6 +43,8 @@ _MIB = re.compile(
     r"(?:,Head[-:_](?P<head>\d+))?,Token[-:_](?P<token>[\w.-]+)\)$"
 )
 _MIB_TOKENS = {"last_token": LAST}
+_HOOK_AFTER_NORM = ("gemma2", "gemma3_text")
+"""Families in which TransformerLens's `hook_mlp_out` fires after the norm behind an MLP."""
 _MIB_PARTS: dict[str, Part] = {"ResidualStream": "resid", "AttentionHead": "heads", "MLP": "mlp"}
 
 
@@ -54,12 +57,14 @@ class Site:
         position: a column's name, a token's number, or "all".
         part: the residual stream after the block, mixes of its heads, or its MLP's output.
         heads: which heads; none means all of the layer. Only of part "heads".
+        foreign: another project's name that it was read from, if any.
     """
 
     layer: int
     position: Position = LAST
     part: Part = "resid"
     heads: tuple[int, ...] = ()
+    foreign: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         one_of("part of a site", self.part, PARTS)
@@ -99,9 +104,20 @@ class Site:
         """The site, if the model has it.
 
         Raises:
-            BadUsage: it has no such layer, head or MLP.
+            BadUsage: it has no such layer, head or MLP; or the name that the site was read from
+                means another tensor of this model.
         """
-        return self.check_graph(model.graph, model.name)
+        self.check_graph(model.graph, model.name)
+        norm = None if self.part != "mlp" else _mlp_of(model, self.layer).post_norm
+        after_norm = self.foreign.startswith("blocks.") and model.family in _HOOK_AFTER_NORM
+        if self.foreign and norm is not None and not after_norm:
+            what = "multiplied" if norm.eps is None else "normed"
+            raise BadUsage(
+                f"{self.foreign} is the output of an MLP before it is {what} in {model.name}"
+                f" ({model.family}), which is no site here; {self.part}.{self.layer} is what enters"
+                " the residual stream after that."
+            )
+        return self
 
     def check_graph(self, graph: Graph, model: str) -> Site:
         """The site, if a model of this graph has it.
@@ -144,12 +160,20 @@ class Site:
         raise BadUsage(f"MIB names residual streams and single heads; got {self}.")
 
     def transformer_lens(self) -> str:
-        """TransformerLens's name of the hook whose activation the site is part of."""
+        """TransformerLens's name of the hook whose activation the site is part of; for an MLP this
+        holds in models without a norm or multiplier behind it, and in Gemma.
+        """
         if self.part == "resid":
             pre = self.layer < 0
             return f"blocks.{max(self.layer, 0)}.hook_resid_{'pre' if pre else 'post'}"
         hook = "attn.hook_z" if self.part == "heads" else "hook_mlp_out"
         return f"blocks.{self.layer}.{hook}"
+
+
+def _mlp_of(model: Model, layer: int) -> Mlp:
+    mlp = model.decoder.layers[layer].mlp
+    assert mlp is not None
+    return mlp
 
 
 SiteLike = Site | str
@@ -170,16 +194,17 @@ def load_site(site: SiteLike) -> Site:
         heads = () if unit["head"] is None else (int(unit["head"]),)
         part = _MIB_PARTS[unit["unit"]]
         token = _MIB_TOKENS.get(unit["token"], unit["token"])
-        return Site(int(unit["layer"]), _position(token), part, heads)
+        return Site(int(unit["layer"]), _position(token), part, heads, foreign=site)
     where, _, position = site.partition("@")
     at = _position(position or LAST)
     if (hook := _TRANSFORMER_LENS.match(where)) is not None:
         layer, name = int(hook["layer"]), hook["hook"]
         if name.startswith("hook_resid"):
-            return Site(layer - name.endswith("pre"), at)
-        return Site(layer, at, "heads" if name.endswith("z") else "mlp")
+            return Site(layer - name.endswith("pre"), at, foreign=where)
+        return Site(layer, at, "heads" if name.endswith("z") else "mlp", foreign=where)
     if (output := _NNTERP.match(where)) is not None:
-        return Site(int(output["layer"]), at, "resid" if output["name"] == "layers" else "mlp")
+        part = "resid" if output["name"] == "layers" else "mlp"
+        return Site(int(output["layer"]), at, part, foreign=where)
     return _own(site, where, at)
 
 

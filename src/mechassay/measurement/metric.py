@@ -268,7 +268,7 @@ class Inputs:
             )
         if not self.has("site"):
             return sae
-        sae.check_site(self.site)
+        sae.check_site(self.site, self.model if self.has("model") else None)
         if self.has("model"):
             width = self.site.check(self.model).width(self.model.decoder)
             if sae.d_in != width:

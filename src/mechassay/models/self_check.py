@@ -380,9 +380,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 def hooked_modules(hf: nn.Module) -> list[str]:
     """The modules on which forward hooks are registered."""
     return [
-        name
-        for name, module in hf.named_modules()
-        if any(vars(module)[kind] for kind in _HOOKS)
+        name for name, module in hf.named_modules() if any(vars(module)[kind] for kind in _HOOKS)
     ]
 
 

@@ -183,7 +183,7 @@ def check_dictionary(model: Model, sae: SAE, store: ActivationStore) -> None:
     Raises:
         BadUsage: another width, hook or model.
     """
-    sae.check_site(store.site)
+    sae.check_site(store.site, model)
     width = store.site.width(model.decoder)
     if sae.d_in != width:
         raise BadUsage(f"This SAE reads values of {sae.d_in} numbers; {store.site} has {width}.")

@@ -490,7 +490,7 @@ class SuperpositionRegime(Gauge):
                 f"M13 needs a dictionary with rows; a {type(sae).__name__} decodes without any."
             )
         if isinstance(sae, SAE):
-            sae.check_site(store.site)
+            sae.check_site(store.site, inputs.model)
         if matrix.shape[1] != store.site.width(decoder):
             raise BadUsage(
                 f"This dictionary has rows of {matrix.shape[1]} numbers; {store.site} has"
