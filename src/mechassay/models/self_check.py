@@ -29,10 +29,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechassay.errors import BadPairs, SelfCheckFailed, UnsupportedModel, first_line
+from mechassay.errors import (
+    BadPairs,
+    MechassayError,
+    SelfCheckFailed,
+    UnsupportedModel,
+    first_line,
+)
 from mechassay.models.computing import float32_products
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.devices import main_device
+from mechassay.models.families import FAMILIES, MISREAD, unlike_llama
 from mechassay.models.forward import Trace, trace
 from mechassay.models.weight_files import UNREADABLE, quiet
 from mechassay.utils.display import OneLine
@@ -114,6 +121,11 @@ def self_check(name: str, hf: PreTrainedModel, decoder: Decoder, decode: Decode)
             # After long positions, a few tokens: dynamic rotary tables go back to where they were.
             plain, padded, writers = _plain(name, hf, decoder)
             small = _of_small_copy(name, hf, decode)
+    except MISREAD as error:
+        kind = hf.config.model_type
+        if kind in FAMILIES or isinstance(error, MechassayError):
+            raise
+        raise unlike_llama(kind, f"{type(error).__name__}: {first_line(error)}") from error
     finally:
         hf.train(training)
     allowed = TOLERANCE.get(decoder.embedding.dtype, 0.1)

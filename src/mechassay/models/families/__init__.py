@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechassay.errors import UnsupportedModel
+from mechassay.errors import UnsupportedModel, first_line
 from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
@@ -72,8 +72,21 @@ def decode(hf: PreTrainedModel) -> Decoder:
     try:
         return FAMILIES.load("llama")(hf)
     except UnsupportedModel as error:
-        names = ", ".join(FAMILIES.names())
-        raise UnsupportedModel(
-            f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama"
-            f" layout: {error} “Your own model family” in the documentation shows how to add one."
-        ) from None
+        raise unlike_llama(kind, str(error)) from None
+    except MISREAD as error:
+        raise unlike_llama(kind, f"{type(error).__name__}: {first_line(error)}") from error
+
+
+MISREAD = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError)
+MISREAD += (TypeError, ValueError)
+"""What reading or running a model of another layout raises."""
+
+
+def unlike_llama(kind: str, reason: str) -> UnsupportedModel:
+    """The error about a model type that no family names, and which has not the Llama layout."""
+    names = ", ".join(FAMILIES.names())
+    return UnsupportedModel(
+        f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama"
+        f" layout: {reason.rstrip('.')}. “Your own model family” in the documentation shows how to"
+        " add one."
+    )
