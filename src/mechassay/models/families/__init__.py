@@ -77,8 +77,15 @@ def decode(hf: PreTrainedModel) -> Decoder:
         raise unlike_llama(kind, f"{type(error).__name__}: {first_line(error)}") from error
 
 
-MISREAD = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError)
-MISREAD += (TypeError, ValueError)
+MISREAD = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """What reading or running a model of another layout raises."""
 
 
