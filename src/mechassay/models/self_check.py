@@ -7,7 +7,7 @@ Logits are compared in four settings, and the writers have to sum to the residua
     at limits      six tokens whose positions begin just below each limit that the configuration
                    names, where rotary frequencies or the scale of queries may change
     small          a copy with a layer of each kind, at least two, whose windows and limits are all
-                   8 tokens, on prompts of 6, 12 and 20 tokens
+                   8 tokens (tables of positions 20), on prompts of 6, 12 and 20 tokens
 
 The copy has the class, the configuration and the weights of the model (its first layer of each
 kind) and 256 tokens, so it costs little. Weights that do not fit are drawn at random.
@@ -120,7 +120,7 @@ def self_check(name: str, hf: PreTrainedModel, decoder: Decoder, decode: Decode)
             at_ends = {key: _at_limit(name, hf, decoder, end) for key, end in ends}
             # After long positions, a few tokens: dynamic rotary tables go back to where they were.
             plain, padded, writers = _plain(name, hf, decoder)
-            small = _of_small_copy(name, hf, decode)
+            small = _of_small_copy(name, hf, decode, decoder)
     except MISREAD as error:
         kind = hf.config.model_type
         if kind in FAMILIES or isinstance(error, MechassayError):
@@ -201,7 +201,7 @@ def _at_limit(name: str, hf: Any, decoder: Decoder, limit: int) -> float:
     return _relative(_logits(decoder, tokens, ctx), theirs)
 
 
-def _of_small_copy(name: str, hf: Any, decode: Decode) -> float:
+def _of_small_copy(name: str, hf: Any, decode: Decode, decoder: Decoder) -> float:
     """The largest difference of the logits of the small copy; 0 for classes that are not
     transformers', which have no configuration to change.
     """
@@ -209,17 +209,18 @@ def _of_small_copy(name: str, hf: Any, decode: Decode) -> float:
 
     if not isinstance(hf, PreTrainedModel):
         return 0.0
+    # A table of positions has to be longer than the windows, to see them.
+    limit = SMALL_LIMIT if decoder.positions is None else max(SMALL_LENGTHS)
     try:
-        small = small_copy(hf)
+        small = small_copy(hf, limit)
     except (*UNREADABLE, AttributeError) as error:
         raise UnsupportedModel(
             f"{name}: no copy with fewer layers and shorter windows can be built to check them:"
             f" {type(error).__name__}: {first_line(error)}"
         ) from error
     decoder = decode(small)
-    longest = len(decoder.positions) if decoder.positions is not None else max(SMALL_LENGTHS)
     differences: list[float] = []
-    for n in sorted({min(n, longest) for n in SMALL_LENGTHS}):
+    for n in SMALL_LENGTHS:
         tokens = _tokens(decoder, 1, n)
         try:
             ctx = decoder.context(torch.ones_like(tokens, dtype=torch.bool))
@@ -230,9 +231,9 @@ def _of_small_copy(name: str, hf: Any, decode: Decode) -> float:
     return max(differences, key=_order)
 
 
-def small_copy(hf: PreTrainedModel) -> PreTrainedModel:
-    """A copy with the first layer of each kind (at least two), 256 tokens, and windows and limits
-    of 8 tokens. Its weights are views of the model's where they fit, and otherwise random.
+def small_copy(hf: PreTrainedModel, limit: int = SMALL_LIMIT) -> PreTrainedModel:
+    """A copy with the first layer of each kind (at least two), 256 tokens, windows of 8 tokens, and
+    limits of `limit`. Its weights are views of the model's where they fit, and otherwise random.
     """
     from transformers.initialization import no_init_weights
 
@@ -252,10 +253,11 @@ def small_copy(hf: PreTrainedModel) -> PreTrainedModel:
         delattr(config, "quantization_config")
     for owner, key, _ in list(_numbers(config)):
         if _is_limit(key) or _is_window(key):
+            new = SMALL_LIMIT if _is_window(key) else limit
             if isinstance(owner, dict):
-                owner[key] = SMALL_LIMIT
+                owner[key] = new
             else:
-                setattr(owner, key, SMALL_LIMIT)
+                setattr(owner, key, new)
     kind: Any = type(hf)
     dtype = next(x.dtype for x in hf.parameters() if x.is_floating_point())
     with quiet(), no_init_weights(), torch.device("cpu"):
