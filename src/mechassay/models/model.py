@@ -385,12 +385,12 @@ def load_model(
     tokenizer: Any = None,
     prepend_bos: bool = False,
 ) -> Model:
-    """Load a causal LM and let it prove itself.
+    """Load a causal LM in evaluation mode, and compare it with the original (`Model.check`).
 
     Args:
         source: a packaged model ("smollm2-135m", "gemma3-270m"), a ground truth ("truth-ioi"),
             "gym-neox", a local folder, a .gguf file, a hub id, or a Hugging Face model in memory
-            (whose dtype and device are kept). Names, folders and hub ids may end in @ and a
+            (whose dtype and device are kept; it is put into evaluation mode and shared). Names, folders and hub ids may end in @ and a
             revision: "gym-neox@step128". Behind "untrained:" any of them has random weights.
         dtype: "float32", "float64", "bfloat16" or "float16".
         device: where to put it; "auto" is a GPU if there is one.
