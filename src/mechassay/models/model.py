@@ -390,8 +390,9 @@ def load_model(
     Args:
         source: a packaged model ("smollm2-135m", "gemma3-270m"), a ground truth ("truth-ioi"),
             "gym-neox", a local folder, a .gguf file, a hub id, or a Hugging Face model in memory
-            (whose dtype and device are kept; it is put into evaluation mode and shared). Names, folders and hub ids may end in @ and a
-            revision: "gym-neox@step128". Behind "untrained:" any of them has random weights.
+            (whose dtype and device are kept; it is put into evaluation mode and shared). Names,
+            folders and hub ids may end in @ and a revision: "gym-neox@step128". Behind
+            "untrained:" any of them has random weights.
         dtype: "float32", "float64", "bfloat16" or "float16".
         device: where to put it; "auto" is a GPU if there is one.
         device_map: in its place, where each module goes: "auto", a map from modules to devices,
