@@ -810,5 +810,6 @@ def test_tokenizer_is_called_in_batches() -> None:
 
     tokenizer = Counting()
     IOI().pairs("test", tokenizer, limit=500)
-    # Once for the names, then three times for at most 256 pairs.
-    assert tokenizer.calls == 1 + 3 * 2
+    # Once for the names, then three times for at most 256 pairs; each time with two short texts
+    # that show which special tokens are added.
+    assert tokenizer.calls == 3 * (1 + 3 * 2)

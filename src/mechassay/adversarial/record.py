@@ -256,7 +256,7 @@ class RecordMaker:
         ]
         halves, templates = self._split(values, empty)
         random, sizes = self._random_circuits(circuit)
-        model, chosen, n = self.study.model, self.study.folder.selections(), len(circuit.circuit)
+        model, chosen, n = self.study.model, self.study.selections, len(circuit.circuit)
         checks = self._checks(circuit, alone)
         broken = dict.fromkeys(check.says for check in checks if not check.passed)
         measures = _measures(summary, exceedance, values, empty, Tolerance.of(model.dtype))

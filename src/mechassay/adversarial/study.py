@@ -48,7 +48,7 @@ from mechassay.discovery.study import Study
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.prompts.batch import Batch
-from mechassay.results.records import Record, failure_of
+from mechassay.results.records import Record, Selection, failure_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, plan_of
 from mechassay.stats.bounds import PartialGrid
@@ -175,6 +175,15 @@ class AdversarialStudy:
             },
         )
         return circuits
+
+    @property
+    def selections(self) -> dict[str, Selection]:
+        """The prompts and circuits of the run, and the pairs that circuits were found on."""
+        stored = self.folder.selections()
+        if any(spec.kind == "method" for spec in self.named):
+            found_on = self.finder.bench.folder.selections(self.finder.group)
+            stored |= {role: pairs for role, pairs in found_on.items() if role == "train"}
+        return stored
 
     def _scores(self) -> Mapping[str, Scores]:
         """Scores of the methods that are to find circuits, by their text."""

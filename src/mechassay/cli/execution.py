@@ -15,6 +15,7 @@ from mechassay.errors import MechassayError, first_line, one_of
 from mechassay.models.devices import read_device_map
 from mechassay.models.model import check_device
 from mechassay.results.console import standard_output
+from mechassay.results.report import alignment_lines
 from mechassay.results.sections import failed_checks
 from mechassay.runs import COSTS
 from mechassay.runs.execute import Executor, Here, Processes, Ray, batches_of, done, prepare
@@ -114,6 +115,8 @@ def finish(job: Any, results: Results) -> None:
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
     job.show(results, standard_output())
+    for line in alignment_lines(results.records):
+        typer.echo(f"note: {line}", err=True)
     typer.echo(f"Report: {job.report(results)}")
     failed = [failure for failure in results.failures if failure.status == "failed"]
     for failure in failed:

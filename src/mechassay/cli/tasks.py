@@ -100,6 +100,7 @@ def show_task(
 
     from mechassay.errors import one_of
     from mechassay.models.model import load_model
+    from mechassay.prompts.tokenization import encode
     from mechassay.tasks import KEEP, load_task
 
     console = Console(soft_wrap=True)
@@ -115,6 +116,7 @@ def show_task(
         private_seed=private_seed,
     )
     batch = loaded.batch(pairs) if loaded else None
+    clean: list[int] = []
     for row, pair in enumerate(pairs):
         console.print(
             f"[bold]{escape(pair.id)}[/bold]  answer {_texts(pair.answers)}  foil"
@@ -123,10 +125,15 @@ def show_task(
         texts = (_plain(pair.clean), _plain(pair.counterfactual))
         if batch is not None and loaded is not None:
             real = batch.mask[row]
-            texts = _side_by_side(
-                loaded, batch.clean[row][real].tolist(), batch.counterfactual[row][real].tolist()
-            )
+            clean = batch.clean[row][real].tolist()
+            texts = _side_by_side(loaded, clean, batch.counterfactual[row][real].tolist())
         console.print(f"  clean           {texts[0]}\n  counterfactual  {texts[1]}")
+        if loaded is not None and clean != [
+            *loaded.prepend,
+            *encode(loaded.tokenizer, [pair.clean])[0],
+        ]:
+            # Cut or written on: the text alone gives other tokens.
+            console.print(f"  clean, ids      {' '.join(map(str, clean))}")
         if batch is not None and loaded is not None:
             console.print(
                 f"  compared        {_tokens(loaded, batch.answers[row].tolist())} against"

@@ -423,12 +423,20 @@ class ScaleFeatures(OneLine):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Splice(OneLine):
-    """What a featurizer makes of a value, in its place: an SAE is put into the model."""
+    """What a featurizer makes of a value, in its place: an SAE is put into the model.
+
+    At "all", tokens before `first` are left as they are: an SAE was trained without them.
+    """
 
     featurizer: Featurizer
 
     needs_source: bool = field(default=False, init=False, repr=False)
     keeps_equal: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def first(self) -> int:
+        """The first token that is changed at "all"."""
+        return int(getattr(self.featurizer, "first", 0))
 
     def __call__(self, base: Values, source: Values | None) -> Values:
         wide = at_least_fp32(base)

@@ -62,8 +62,12 @@ class SAE(OneLine, Featurizer):
         centred: whether b_dec is taken from values before they are encoded.
         b_gate, r_mag: of "gated", for each feature.
         normalization: what is done to values before, and undone afterwards.
-        hook: the site that it was trained on, as `resid.12`; "" where that is not known.
-        model: what it was trained on, in the words of its file.
+        hook: what it was trained on, as `resid.12`, or another project's name; "" where that is
+            not known.
+        model: which model it was trained on, in the words of its file.
+        mean_free: whether the mean of a value's numbers is taken from it first, and added to what
+            is decoded: it was trained in a LayerNorm model whose writing weights were centred.
+        first: the first token of a text that it was trained on.
 
     Raises:
         BadUsage: arrays that do not fit each other; "jumprelu" without thresholds, "topk" without
@@ -83,6 +87,8 @@ class SAE(OneLine, Featurizer):
     normalization: Normalization = "none"
     hook: str = ""
     model: str = ""
+    mean_free: bool = False
+    first: int = 0
 
     def __post_init__(self) -> None:
         one_of("activation of an SAE", self.activation, get_args(Activation))
@@ -142,9 +148,22 @@ class SAE(OneLine, Featurizer):
             BadUsage: it was trained on another.
         """
         at = load_site(site)
-        if self.hook and model is not None:
-            load_site(self.hook).check(model)
-        if self.hook and load_site(self.hook).place != at.place:
+        if self.mean_free and model is not None and not model.decoder.final_norm.centred:
+            raise BadUsage(
+                "This SAE was trained in a model whose writing weights were centred, which"
+                f" TransformerLens does for LayerNorm models alone; {model.name} has RMSNorms."
+            )
+        if not self.hook:
+            return self
+        try:
+            own = load_site(self.hook)
+        except BadUsage:
+            raise BadUsage(
+                f"This SAE was trained on {self.hook}, which is no site here; got {at}."
+            ) from None
+        if model is not None:
+            own.check(model)
+        if own.place != at.place:
             raise BadUsage(f"This SAE was trained on {self.hook}; got the site {at}.")
         return self
 
@@ -153,6 +172,8 @@ class SAE(OneLine, Featurizer):
             raise BadUsage(
                 f"This SAE reads values of {self.d_in} numbers; the site's have {h.shape[1]}."
             )
+        # Thresholds decide in fp32: in 16 bits some features would switch.
+        h = at_least_fp32(h)
         x = self.normalized(h)
         x = x - self.b_dec.to(h) if self.centred else x
         read = x @ self.w_enc.to(h)
@@ -172,12 +193,14 @@ class SAE(OneLine, Featurizer):
 
     def decode_beside(self, f: Features, h: Values) -> Values:
         """Values of features, in the units of the values h that they stand beside."""
-        x = self.decode(f)
-        if self.normalization == "none":
-            return x
+        x, mean = self.decode(f), h.mean(1, keepdim=True)
+        if self.mean_free:
+            h = h - mean
         if self.normalization == "constant_norm_rescale":
-            return x * (h.norm(dim=1, keepdim=True) / self.d_in**0.5)
-        return x * h.std(1, keepdim=True) + h.mean(1, keepdim=True)
+            x = x * (h.norm(dim=1, keepdim=True) / self.d_in**0.5)
+        if self.normalization == "layer_norm":
+            x = x * h.std(1, keepdim=True) + h.mean(1, keepdim=True)
+        return x + mean if self.mean_free else x
 
     def reconstruct(self, h: Values) -> Values:
         """What the SAE makes of values: h less its error; computed in fp32 at least."""
@@ -186,6 +209,8 @@ class SAE(OneLine, Featurizer):
 
     def normalized(self, h: Values) -> Values:
         """Values as they are before b_dec and the encoder: n(h)."""
+        if self.mean_free:
+            h = h - h.mean(1, keepdim=True)
         if self.normalization == "none":
             return h
         if self.normalization == "constant_norm_rescale":
@@ -376,6 +401,7 @@ def read_saelens(folder: Path, norm_scale: float | None = None) -> SAE:
         normalization, scale = "none", 1.0 if norm_scale is None else norm_scale
     _one_of(path, "normalize_activations", str(normalization), NORMALIZATIONS)
     gated = kind == "gated"
+    hook = _hook(about.get("site") or about.get("hook_name", about.get("hook_point", "")))
     sae = _made(
         folder,
         {**arrays, "b_enc": arrays["b_mag"]} if gated and "b_mag" in arrays else arrays,
@@ -383,8 +409,10 @@ def read_saelens(folder: Path, norm_scale: float | None = None) -> SAE:
         k=config.get("k", kwargs.get("k")),
         centred=bool(config.get("apply_b_dec_to_input", True)),
         normalization=normalization,
-        hook=_hook(about.get("site") or about.get("hook_name", about.get("hook_point", ""))),
+        hook=hook,
         model=str(about.get("model_name") or ""),
+        mean_free=_mean_free(path, about.get("model_from_pretrained_kwargs"), hook),
+        first=_first_token(path, about),
     )
     if bool(config.get("rescale_acts_by_decoder_norm", False)) and kind == "topk":
         sae = _in_decoder_norms(sae)
@@ -393,6 +421,47 @@ def read_saelens(folder: Path, norm_scale: float | None = None) -> SAE:
     w_enc, w_dec, b_dec = sae.w_enc * scale, sae.w_dec / scale, sae.b_dec / scale
     # b_dec is taken from values in their own units now, and W_enc scales the difference.
     return replace(sae, w_enc=w_enc, w_dec=w_dec, b_dec=b_dec)
+
+
+_WITHOUT_EFFECT = {
+    *("fold_ln", "center_unembed", "dtype", "torch_dtype", "device", "n_devices", "n_ctx"),
+    *("move_to_device", "default_prepend_bos", "default_padding_side", "first_n_layers"),
+    *("revision", "checkpoint_index", "checkpoint_value", "cache_dir", "trust_remote_code"),
+}
+"""Settings of TransformerLens's loading that leave the values of our sites as they are."""
+
+
+def _mean_free(path: Path, kwargs: Any, hook: str) -> bool:
+    """Whether an SAE reads values less their mean, by how TransformerLens changed its model.
+
+    Raises:
+        BadFile: a change that alters the site's values in another way.
+    """
+    changes = kwargs if isinstance(kwargs, dict) else {}
+    of_heads = hook.startswith("heads.")
+    others = {name for name, value in changes.items() if value not in (None, False)}
+    others -= _WITHOUT_EFFECT | {"center_writing_weights"}
+    if not of_heads:
+        others -= {"fold_value_biases", "refactor_factored_attn_matrices"}
+    if others:
+        raise BadFile(
+            f"{path}: an SAE of a model that was changed on loading ({', '.join(sorted(others))}),"
+            " which is not read."
+        )
+    return bool(changes.get("center_writing_weights")) and not of_heads
+
+
+def _first_token(path: Path, about: Mapping[str, Any]) -> int:
+    """The first token that an SAE of SAELens was trained on; 1 if special tokens are excluded.
+
+    Raises:
+        BadFile: a slice of positions that does not go to the end.
+    """
+    positions = about.get("seqpos_slice") or [None]
+    start, *rest = positions if len(positions) > 1 else [None, positions[0]]
+    if any(x is not None for x in rest) or (isinstance(start, int) and start < 0):
+        raise BadFile(f"{path}: an SAE of the positions {positions}, which is not read.")
+    return max(int(start or 0), int(bool(about.get("exclude_special_tokens"))))
 
 
 def read_gemma_scope(folder: Path, norm_scale: float | None = None) -> SAE:
@@ -435,7 +504,8 @@ def read_sparsify(folder: Path, norm_scale: float | None = None) -> SAE:
     _one_of(path, "activation", str(config.get("activation", "topk")), ("topk",))
     arrays = _arrays(folder / "sae.safetensors")
     # b_dec is always taken from the input, whether decoders are normalised or not.
-    hook = _hook(folder.absolute().name)
+    name = folder.absolute().name
+    hook = _hook(name) if re.match(r"(layers|h)[._]\d|embed_tokens$", name) else ""
     return _made(folder, arrays, "topk", k=config.get("k", 32), centred=True, hook=hook)
 
 
@@ -618,15 +688,14 @@ _PARTS = {
 
 
 def _hook(name: Any) -> str:
-    """A site's spelling for a hook of theirs, without a position; "" where we have no such site.
-
-    The outputs of MLPs keep a name of another project, as they are another tensor in some models.
+    """A site's spelling for a hook of theirs, without a position; their own name where we have no
+    such site, and of outputs of MLPs, as these are another tensor in some models.
     """
     text = str(name or "")
     module = re.fullmatch(r"model\.layers\.(\d+)\.([\w.]+)", text)
     if module is not None:  # Gemma Scope 2
         part = _PARTS.get(module[2])
-        return f"{part}.{module[1]}" if part else ""
+        return f"{part}.{module[1]}" if part else text
     if text == "embed_tokens" or text == "hook_embed":
         return "resid.-1"
     layers = re.fullmatch(r"layers[._](\d+)(\.mlp)?", text)
@@ -637,13 +706,15 @@ def _hook(name: Any) -> str:
         named = site.part == "mlp" and site.foreign
         return site.foreign if named else str(site).partition("@")[0]
     except BadUsage:
-        return ""
+        return text
 
 
 def _trained_on(layer: Any, module: str) -> str:
     """The site of dictionary_learning's layer: the stream after it, if nothing else is said."""
-    if not isinstance(layer, int) or not (module == "" or module.startswith(("resid", "mlp"))):
-        return ""
+    if not isinstance(layer, int):
+        return module
+    if module and not module.startswith(("resid", "mlp")):
+        return f"{module} of layer {layer}"
     return f"mlps_output[{layer}]" if module.startswith("mlp") else f"resid.{layer}"
 
 
@@ -669,7 +740,14 @@ def save_sae(
     Raises:
         BadUsage: a site that TransformerLens has no name for.
     """
-    at = load_site(site) if site is not None else load_site(sae.hook) if sae.hook else None
+    foreign, at = "", None
+    if site is not None:
+        at = load_site(site)
+    elif sae.hook:
+        try:
+            at = load_site(sae.hook)
+        except BadUsage:
+            foreign = sae.hook
     arrays: dict[str, Tensor] = {"W_enc": sae.w_enc, "W_dec": sae.w_dec, "b_dec": sae.b_dec}
     arrays["b_mag" if sae.activation == "gated" else "b_enc"] = sae.b_enc
     for name in ("threshold", "b_gate", "r_mag"):
@@ -679,8 +757,10 @@ def save_sae(
         "sae_lens_version": LAYOUT,
         "model_name": sae.model or None,
         # SAELens would read a hook of an MLP as another tensor in some models.
-        "hook_name": None if at is None or at.part == "mlp" else at.transformer_lens(),
+        "hook_name": (foreign or None if at is None or at.part == "mlp" else at.transformer_lens()),
         **({} if at is None else {"site": at.foreign or str(at).partition("@")[0]}),
+        "model_from_pretrained_kwargs": {"center_writing_weights": sae.mean_free},
+        "seqpos_slice": [sae.first, None],
         **({"mechassay": dict(provenance)} if provenance else {}),
     }
     config = {

@@ -35,6 +35,7 @@ from mechassay.gym.syntaxgym import Suite
 from mechassay.gym.task_files import gym_tasks
 from mechassay.models.forward import trace
 from mechassay.models.model import Model, untrained
+from mechassay.prompts.tokenization import encode_with_offsets
 from mechassay.stats.intervals import Interval, proportion_interval
 from mechassay.utils.display import SILENT, OneLine, Progress, Tabular
 from mechassay.utils.files import write_text
@@ -56,16 +57,16 @@ def region_surprisals(
     if tokenizer is None or not tokenizer.is_fast:
         raise BadUsage(f"{model.name} has no tokenizer with character offsets.")
     prompts = suite.prompts()
-    encoded = tokenizer([prompt.text for prompt in prompts], return_offsets_mapping=True)
+    encoded = encode_with_offsets(tokenizer, [prompt.text for prompt in prompts])
     values = np.zeros((len(prompts), len(suite.regions)))
     names = {name: place for place, name in enumerate(suite.names)}
     with progress.track(f"{suite.name}", len(prompts)) as advance:
         for first in range(0, len(prompts), batch):
             rows = range(first, min(first + batch, len(prompts)))
-            ids = [[*model.prepend, *encoded["input_ids"][row]] for row in rows]
+            ids = [[*model.prepend, *encoded[0][row]] for row in rows]
             bits = _bits(model, ids)
             for row, own in zip(rows, bits, strict=True):
-                offsets = encoded["offset_mapping"][row]
+                offsets = encoded[1][row]
                 ends = [
                     (end, names[name])
                     for name, (_, end) in sorted(

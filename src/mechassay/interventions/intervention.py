@@ -258,6 +258,11 @@ def place(
     """
     needs, keeps = intervention.needs_source, intervention.keeps_equal
     row, base, source = tokens_of(batch, site, needs=needs)
+    first = first_token(intervention)
+    if site.position == ALL and first:
+        reads = base - batch.starts[0][row] >= first
+        row, base = row[reads], base[reads]
+        source = None if source is None else source[reads]
     if needs and keeps and source is not None:
         # Places are counted from each prompt's first token.
         starts = batch.starts
@@ -269,6 +274,13 @@ def place(
         row, base, source = row[~same], base[~same], source[~same]
     null = torch.ones(len(batch), dtype=torch.bool, device=row.device).index_fill(0, row, False)
     return Placed(site, row, base, source if needs else None, null)
+
+
+def first_token(intervention: Intervention) -> int:
+    """The first token that an intervention changes at "all": a dictionary is not put into tokens
+    that it was trained without.
+    """
+    return int(getattr(intervention, "first", 0))
 
 
 def tokens_of(

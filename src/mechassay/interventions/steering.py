@@ -28,6 +28,7 @@ from mechassay.interventions.intervention import (
     by_site,
     changed_values,
     check_interventions,
+    first_token,
 )
 from mechassay.interventions.site import ALL, LAST, Site
 from mechassay.models.forward import Edit, Place, forward
@@ -54,20 +55,27 @@ class Generated(OneLine, Tabular):
     Attributes:
         tokens: ids that were written, up to the end of text.
         texts: the same as text; empty without a tokenizer.
+        ids: of rows whose prompt and text do not give the same tokens when they are encoded again
+            (a token may be part of a character), all token ids, the prompt's too; () of others.
     """
 
     prompts: tuple[str, ...]
     tokens: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
     sites: tuple[str, ...] = ()
+    ids: tuple[tuple[int, ...], ...] = ()
 
     def columns(self) -> dict[str, list[Any]]:
-        """Prompts and what is written after them."""
-        return {"prompt": list(self.prompts), "written": list(self.texts)}
+        """Prompts and what is written after them, and `ids` where there are some."""
+        columns: dict[str, list[Any]] = {"prompt": list(self.prompts), "written": list(self.texts)}
+        return {**columns, "token ids": list(self.ids)} if any(self.ids) else columns
 
     def _repr_html_(self) -> str:
-        rows = list(zip(self.prompts, self.texts, strict=False))[:SHOWN]
-        table = html_table(("prompt", "written"), rows)
+        columns = self.columns()
+        if "token ids" in columns:
+            columns["token ids"] = [" ".join(map(str, row)) for row in self.ids]
+        rows = list(zip(*columns.values(), strict=False))[:SHOWN]
+        table = html_table(tuple(columns), rows)
         return html_facts(", ".join(self.sites) or "no intervention", {}, table)
 
 
@@ -134,7 +142,14 @@ def generate(
             advance(len(part))
     tokenizer = model.tokenizer
     texts = () if tokenizer is None else tuple(_continuations(tokenizer, rows, written))
-    return Generated(continuations, tuple(map(tuple, written)), texts, tuple(map(str, chosen)))
+    whole = [(*row, *new) for row, new in zip(rows, written, strict=True)]
+    ids: tuple[tuple[int, ...], ...] = ()
+    if tokenizer is not None:
+        joined = [prompt + text for prompt, text in zip(continuations, texts, strict=True)]
+        again = [(*model.prepend, *own) for own in encode(tokenizer, joined)]
+        ids = tuple(() if a == b else b for a, b in zip(again, whole, strict=True))
+    new_tokens = tuple(map(tuple, written))
+    return Generated(continuations, new_tokens, texts, tuple(map(str, chosen)), ids)
 
 
 def _continuations(
@@ -295,7 +310,8 @@ def _prompt_tokens(
     masks: dict[Site, Tensor] = {}
     for site in chosen:
         if site.position == ALL:
-            masks[site] = mask
+            start = width - lengths[:, None] + first_token(chosen[site])
+            masks[site] = mask & (torch.arange(width, device=mask.device) >= start)
         elif site.position != NEW:
             at = -1 if site.position == LAST else int(site.position)
             column = (width - lengths if at >= 0 else torch.full_like(lengths, width)) + at

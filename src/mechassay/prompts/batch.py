@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mechassay.errors import BadPairs
 from mechassay.prompts.pairs import NO_COUNTS, Pair, align_pairs
-from mechassay.prompts.tokenization import Aligned, Misaligned
+from mechassay.prompts.tokenization import Aligned, Misaligned, counted_alignments
 from mechassay.utils.display import OneLine
 
 if TYPE_CHECKING:
@@ -263,12 +263,7 @@ class Batch(OneLine):
             ids=[pair.id for pair in pairs],
             groups=[pair.group for pair in pairs],
         )
-        counts = {
-            "cut": sum(row.cut > 0 for row in rows),
-            "forced": sum(row.forced > 0 for row in rows),
-            "partial": sum(row.partial for row in rows),
-        }
-        return replace(batch, alignment=MappingProxyType(counts))
+        return replace(batch, alignment=MappingProxyType(counted_alignments(rows)))
 
 
 PairsLike = Pair | Sequence[Pair] | Batch

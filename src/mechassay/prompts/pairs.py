@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mechassay.errors import BadFile, first_line
-from mechassay.prompts.tokenization import Aligned, Misaligned, Span, align
+from mechassay.prompts.tokenization import Aligned, Misaligned, Span, align, alignment_notes
 from mechassay.utils.display import (
     NOTEBOOK_ROWS,
     OneLine,
@@ -171,7 +171,7 @@ class Pairs(Tabular, tuple[Pair, ...]):
         headings = ("id", "clean", "counterfactual", "answers", "foils")
         more = f"{len(self) - NOTEBOOK_ROWS:,} more pairs" if len(self) > NOTEBOOK_ROWS else ""
         left = "; ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
-        notes = (more, f"dropped on the way: {left}" if left else "")
+        notes = (more, f"dropped on the way: {left}" if left else "", *self.notes.values())
         facts = {key: self.source[key] for key in SHOWN if key in self.source}
         title, below = f"{len(self):,} pairs", html_note("; ".join(filter(None, notes)))
         return html_facts(title, facts, html_table(headings, rows), below)
@@ -222,8 +222,11 @@ class Pairs(Tabular, tuple[Pair, ...]):
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What a reader should know of the data, by what it is about; see `Task.notes`."""
-        return self.source.get("notes", EMPTY)
+        """What a reader should know of the data, by what it is about: see `Task.notes`, and how
+        tokens were aligned.
+        """
+        aligned = alignment_notes(self.source.get("alignment", EMPTY), len(self))
+        return {**self.source.get("notes", EMPTY), **aligned}
 
     @property
     def fields(self) -> dict[str, int]:

@@ -14,6 +14,9 @@ tokens, and as it stands where 88 is one. What answers and foils share cancels i
 their log-probabilities. The counterfactual prompt is cut and forced alike. A token that begins both
 an answer and a foil is left out of both; a pair in which no token is left is `Misaligned`.
 
+*Special tokens.* A prompt has those that the tokenizer puts before a text by itself, once, even if
+the text begins with them. It has none of those that the tokenizer puts behind a text.
+
 *Positions.* A part of a prompt is a span of characters; its tokens are those that overlap it, by
 the tokenizer's offsets. A mark of a space that a tokenizer writes as a token of its own ("▁|27")
 has the offsets of the character after it; it is no part.
@@ -21,8 +24,8 @@ has the offsets of the character after it; it is no part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +68,8 @@ class Aligned:
         cut: tokens of the prompt that were left out, as continuations change them.
         forced: tokens that answers and foils share, written after the prompt.
         partial: whether an answer or a foil has tokens beyond the compared one.
+        special: whether a prompt begins, as text, with the tokens that the tokenizer puts before
+            every text; they are not put there twice.
     """
 
     clean: list[int]
@@ -74,6 +79,31 @@ class Aligned:
     cut: int = 0
     forced: int = 0
     partial: bool = False
+    special: bool = False
+
+
+ALIGNMENTS = {
+    "partial": "answers and foils are compared by their first token; in {} they have more",
+    "forced": "in {}, tokens that answers and foils share are run after the prompt",
+    "cut": "in {}, the prompt is run without its last tokens, which what follows it would change",
+    "special": "{} begin with the tokenizer's special tokens, which are not added again",
+}
+"""What was done to pairs' tokens, as in `Aligned`, with how many pairs for the braces."""
+
+
+def counted_alignments(rows: Iterable[Aligned]) -> dict[str, int]:
+    """In how many pairs each of `ALIGNMENTS` was done."""
+    counts = dict.fromkeys(ALIGNMENTS, 0)
+    for row in rows:
+        for how in counts:
+            counts[how] += bool(getattr(row, how))
+    return counts
+
+
+def alignment_notes(counts: Mapping[str, int], n: int) -> dict[str, str]:
+    """Sentences about how the tokens of `n` pairs were aligned, by what was done."""
+    shown = {how: text for how, text in ALIGNMENTS.items() if counts.get(how)}
+    return {how: text.format(f"{counts[how]} of {n} pairs") for how, text in shown.items()}
 
 
 @dataclass(frozen=True)
@@ -85,11 +115,66 @@ class Misaligned:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of texts, with the special tokens that the tokenizer adds by itself."""
+    """Token ids of texts, with the special tokens that the tokenizer puts before a text by itself,
+    once, and without those that it puts behind.
+    """
+    before = _tokens_before(tokenizer)
+    encoded = _plain(tokenizer, texts)["input_ids"] if texts else []
+    return [[*_missing(before, ids), *ids] for ids in encoded]
+
+
+def encode_with_offsets(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
+) -> tuple[list[list[int]], list[list[Span]]]:
+    """Token ids as of `encode`, and the characters of every token; none of special ones before.
+
+    Raises:
+        BadUsage: a tokenizer without character offsets.
+    """
+    if not tokenizer.is_fast:
+        raise BadUsage(
+            f"Token positions need a tokenizer with character offsets; {type(tokenizer).__name__}"
+            " has none."
+        )
     if not texts:
-        return []
-    encoded = tokenizer(list(texts), padding=False, return_attention_mask=False)
-    return [list(ids) for ids in encoded["input_ids"]]
+        return [], []
+    before = _tokens_before(tokenizer)
+    encoded = _plain(tokenizer, texts, return_offsets_mapping=True)
+    heads = [_missing(before, ids) for ids in encoded["input_ids"]]
+    ids = [[*head, *own] for head, own in zip(heads, encoded["input_ids"], strict=True)]
+    rows = zip(heads, encoded["offset_mapping"], strict=True)
+    return ids, [[*((0, 0) for _ in head), *map(tuple, own)] for head, own in rows]
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> Any:
+    """Texts as tokens, with no special tokens but those written in them."""
+    return tokenizer(
+        list(texts),
+        padding=False,
+        add_special_tokens=False,
+        return_attention_mask=False,
+        verbose=False,
+        **options,
+    )
+
+
+def _tokens_before(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The special tokens that a tokenizer puts before every text by itself."""
+    whole, own = (
+        list(ids[0])
+        for ids in (tokenizer(["a"])["input_ids"], _plain(tokenizer, ["a"])["input_ids"])
+    )
+    if own:
+        starts = (n for n in range(len(whole)) if whole[n : n + len(own)] == own)
+        return whole[: next(starts, 0)]
+    # A vocabulary of words that has neither this one nor a token for unknown ones.
+    behind = {tokenizer.eos_token_id} - {tokenizer.bos_token_id}
+    return [token for token in whole if token not in behind]
+
+
+def _missing(before: Sequence[int], ids: Sequence[int]) -> Sequence[int]:
+    """The tokens to put before a text: none if it begins with them."""
+    return () if before and list(ids[: len(before)]) == list(before) else before
 
 
 def continued(prompt: Sequence[int], whole: Sequence[Sequence[int]], *, force: bool) -> Continued:
@@ -125,10 +210,15 @@ def align(
     whole = iter(encode(tokenizer, written))
     unknown = tokenizer.unk_token_id
     assert unknown is None or isinstance(unknown, int)
+    before = _tokens_before(tokenizer)
+    head = str(tokenizer.decode(before)).strip() if before else ""
     pairs: list[Aligned | Misaligned] = []
-    for clean, other, right, wrong in zip(cleans, others, answers, foils, strict=True):
+    for clean, other, right, wrong, own in zip(cleans, others, answers, foils, texts, strict=True):
         rows = [next(whole) for _ in (*right, *wrong)]
-        pairs.append(_align(clean, other, (*right, *wrong), rows, len(right), unknown))
+        pair = _align(clean, other, (*right, *wrong), rows, len(right), unknown)
+        if head and isinstance(pair, Aligned) and any(text.startswith(head) for text in own):
+            pair = replace(pair, special=True)
+        pairs.append(pair)
     return pairs
 
 
@@ -215,18 +305,8 @@ def part_tokens(
     Raises:
         BadUsage: a tokenizer without character offsets.
     """
-    if not tokenizer.is_fast:
-        raise BadUsage(
-            f"Token positions need a tokenizer with character offsets; {type(tokenizer).__name__}"
-            " has none."
-        )
-    if not texts:
-        return []
-    encoded = tokenizer(
-        list(texts), padding=False, return_offsets_mapping=True, return_attention_mask=False
-    )
     by_text: list[dict[str, tuple[int, int]]] = []
-    for row, ids, parts in zip(encoded["offset_mapping"], encoded["input_ids"], spans, strict=True):
+    for ids, row, parts in zip(*encode_with_offsets(tokenizer, texts), spans, strict=True):
         of_text: dict[str, tuple[int, int]] = {}
         for name, (begin, stop) in parts.items():
             inside = [index for index, (a, b) in enumerate(row) if a < stop and b > begin]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from markupsafe import Markup
 from rich.console import Console
 
 from mechassay.errors import BadFile
+from mechassay.prompts.tokenization import alignment_notes
 from mechassay.results.console import print_tables, standard_output
 from mechassay.results.curves import CONTROL, control_name
 from mechassay.results.page import (
@@ -88,23 +90,36 @@ def write_page(
             sections = [replace(first, blocks=(*first.blocks, again)), *others]
         else:
             sections = [Section("", (again,)), *sections]
-    html = render(title or page.title(run), sections, about=_checkpoints(run))
+    html = render(title or page.title(run), sections, about=_about(run.records))
     return write_text(path, html)
 
 
-def _checkpoints(run: RunContents) -> list[str]:
-    """Which weights the models of the records have, where their names do not say it."""
-    models = {record.model.name: record.model for record in run.records}
-    return [
+def _about(records: Sequence[Record]) -> list[str]:
+    """Which weights the models have, where their names do not say it, and `alignment_lines`."""
+    models = {record.model.name: record.model for record in records}
+    weights = [
         f"{name}: {model.args['checkpoint']}."
         for name, model in models.items()
         if model.args.get("checkpoint")
     ]
+    return [*weights, *alignment_lines(records)]
+
+
+def alignment_lines(records: Sequence[Record]) -> list[str]:
+    """What readers have to know of how prompts became tokens: that answers of several tokens are
+    compared by the first, and that prompts bring special tokens of their own.
+    """
+    chosen = {data.hash: data for record in records for data in record.data.values()}
+    counts = sum((Counter(data.alignment) for data in chosen.values()), Counter[str]())
+    n = sum(data.kept for data in chosen.values() if data.alignment)
+    notes = alignment_notes(counts, n)
+    lines = [notes[how] for how in ("partial", "special") if how in notes]
+    return [f"{line[:1].upper()}{line[1:]}." for line in lines]
 
 
 def markdown_page(run: RunContents, kind: str = "") -> str:
     """The words and tables of the page as Markdown; its first sentence is the answer."""
-    lines = [*_checkpoints(run), ""] if _checkpoints(run) else []
+    lines = [line for text in _about(run.records) for line in (text, "")]
     return "\n".join([markdown(_page_of(run, kind).sections(run)), *lines])
 
 

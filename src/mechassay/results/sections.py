@@ -381,6 +381,7 @@ def selection_text(chosen: Selection) -> str:
     """What was kept of a split, what was dropped, and how its tokens were aligned."""
     words = {"cut": "cut back", "forced": "written on"}
     words["partial"] = "compared by the first of several tokens"
+    words["special"] = "begin with the tokenizer's special tokens"
     counts = [f"{chosen.kept} kept"] if chosen.kept else []
     counts += [f"{count:,} dropped: {reason}" for reason, count in chosen.dropped.items()]
     counts += [f"{n} {words.get(how, how)}" for how, n in chosen.alignment.items() if n]

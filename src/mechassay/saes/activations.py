@@ -50,6 +50,7 @@ from mechassay.models.forward import Place, forward
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model, weights_hash
 from mechassay.models.weight_files import cache_folder, pip_download, require_sha256
+from mechassay.prompts.tokenization import encode
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Advance, OneLine, Progress
 from mechassay.utils.files import read_json, read_tensors, write_tensors, write_text
@@ -564,7 +565,7 @@ def _cut(
     tokenizer: Any = model.tokenizer
     if tokenizer is None:
         raise BadUsage(f"{model.name} has no tokenizer, so it reads no text.")
-    before = [*model.prepend, *tokenizer("")["input_ids"]]
+    before = [*model.prepend, *encode(tokenizer, [""])[0]]
     room = settings.window - len(before)
     positions = model.decoder.positions
     if positions is not None and settings.window > len(positions):

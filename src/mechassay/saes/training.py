@@ -336,6 +336,7 @@ def _folded(learner: Learner, mean: Tensor, scale: float, store: ActivationStore
         centred=True,
         hook=str(store.site).partition("@")[0],
         model=store.model,
+        first=store.settings.drop,
     )
 
 

@@ -292,7 +292,7 @@ def load_task(name: str | PathLike[str], **settings: Any) -> Task:
 
 
 NO_SPACE = "no leading space"
-PARTIAL, FORCED, CUT = "partial", "forced", "cut"
+PARTIAL, FORCED, CUT, SPECIAL = "partial", "forced", "cut", "special tokens"
 NAMED = 5
 # Examples that are aligned together.
 AT_ONCE = 64
@@ -465,6 +465,9 @@ def _notes(example: Example, alignment: Aligned | None) -> dict[str, str]:
             break
     if alignment is None:
         return notes
+    if alignment.special:
+        note = "the prompt begins with the tokenizer's special tokens"
+        notes[SPECIAL] = f"{note}, which are not added again"
     if alignment.partial:
         notes[PARTIAL] = "an answer or foil has more tokens than the one that is compared"
     if alignment.forced:

@@ -37,7 +37,13 @@ import numpy as np
 
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.prompts.pairs import ABSENT, Example, Examples, Pairs, Unreadable, align_pairs
-from mechassay.prompts.tokenization import Aligned, Misaligned, encode, tokenizer_of
+from mechassay.prompts.tokenization import (
+    Aligned,
+    Misaligned,
+    counted_alignments,
+    encode,
+    tokenizer_of,
+)
 from mechassay.tasks import KEEP, MOST_PAIRS, Keep
 from mechassay.utils.display import html_facts
 
@@ -209,6 +215,7 @@ class Task(ABC):
         source |= {"settings": settings_of(self)} | ({} if split == "private" else {"seed": seed})
         notes = self.notes(split, tokenizer)
         source |= {"notes": notes} if notes else {}
+        source |= {"alignment": chosen.alignment} if any(chosen.alignment.values()) else {}
         pairs = Pairs(chosen.pairs, source=source, dropped=chosen.dropped)
         if not pairs or (limit is not None and len(pairs) < limit):
             raise _too_few(self, split, pairs, size)
@@ -250,6 +257,7 @@ class _Chosen:
         self.kind, self.keep, self.tokenizer, self.model = kind, keep, tokenizer, model
         self.pairs: list[Any] = []
         self.dropped: Counter[str] = Counter()
+        self.alignment: Counter[str] = Counter()
         self.looked_at = 0
 
     def take(self, chunk: Sequence[Example | Unreadable], size: int) -> None:
@@ -272,6 +280,9 @@ class _Chosen:
             reason = reason or wrong.get(row)
             if reason is None:
                 self.pairs.append(fit[row].pair(self.kind))
+                alignment = alignments[row]
+                if isinstance(alignment, Aligned):
+                    self.alignment.update(counted_alignments([alignment]))
             else:
                 self.dropped[reason] += 1
 
