@@ -166,7 +166,7 @@ def other_model(model: Model, task: str) -> str:
     same = (shape, words) == (GPT2_SHAPE, GPT2_VOCABULARY) and model.family == "gpt2"
     if same:
         weights = decoder.embedding[0, : len(GPT2_WEIGHTS)].float().cpu()
-        same = bool(torch.allclose(weights, torch.tensor(GPT2_WEIGHTS), atol=1e-3))
+        same = bool(torch.allclose(weights, weights.new_tensor(GPT2_WEIGHTS), atol=1e-3))
     return "" if same else f"{model.name} is not GPT-2 small"
 
 

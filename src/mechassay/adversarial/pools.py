@@ -119,7 +119,9 @@ def tokenized(model: Model, texts: Sequence[str]) -> list[list[int]]:
     if model.tokenizer is None:
         raise BadPairs(f"{model.name} has no tokenizer: prompts cannot be read.")
     model.check_unchanged()
-    return [[*model.prepend, *ids] for ids in encode(model.tokenizer, list(texts))]
+    rows = [[*model.prepend, *ids] for ids in encode(model.tokenizer, list(texts))]
+    model.check_length("A prompt", max(map(len, rows), default=0))
+    return rows
 
 
 def draw_pools(

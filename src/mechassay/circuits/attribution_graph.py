@@ -58,7 +58,11 @@ def attribution_graph(
     writers, readers = circuit.edges.nonzero(as_tuple=True)
     if circuit.neurons is not None and not bool(circuit.neurons[writers].all()):
         raise BadUsage("An attribution graph has whole edges; the circuit carries some neurons.")
-    values = torch.ones(len(writers)) if scores is None else scores.values[writers, readers]
+    values = (
+        torch.ones(len(writers), dtype=torch.float32)
+        if scores is None
+        else scores.values[writers, readers]
+    )
     names = circuit.names()
     if not bool(values.isfinite().all()):
         unscored = names[int(values.isfinite().logical_not().nonzero()[0])]

@@ -197,7 +197,11 @@ def _edge_values(
     file: GraphFile,
 ) -> tuple[Float[Tensor, "writers readers"], Bool[Tensor, "writers readers"]]:
     """Scores and flags at every place, 0 and false where there are none."""
-    legal, values, flags = file.graph.legal, torch.zeros(file.graph.legal.shape), None
+    legal, values, flags = (
+        file.graph.legal,
+        torch.zeros(file.graph.legal.shape, dtype=torch.float32),
+        None,
+    )
     if file.scores is not None:
         values = torch.where(legal, file.scores.values, values)
     flags = torch.zeros_like(legal) if file.circuit is None else file.circuit.edges
@@ -470,13 +474,14 @@ def _json_nodes(
         no_row = (type(row) is not list or len(row) != d_model for row in given.values())
         no_lists = f"nodes have {key} that are not lists of d_model = {d_model} values"
         _refuse(path, given, no_row, no_lists)
-        values = torch.full((graph.n_writers, d_model), empty)
+        kind = torch.bool if isinstance(empty, bool) else torch.float32
+        values = torch.full((graph.n_writers, d_model), empty, dtype=kind)
         for name, row in given.items():
             values[writer_of[name]] = torch.from_numpy(read(path, [name] * d_model, row, what))
         return values if given else None
 
     scores = [entry.get("score") for entry in entries.values()]
-    node_scores = torch.full((graph.n_writers,), float("nan"))
+    node_scores = torch.full((graph.n_writers,), float("nan"), dtype=torch.float32)
     numbers = _numbers(path, names, scores, "scores of nodes are", nan=True)
     node_scores[[writer_of[name] for name in names]] = torch.from_numpy(numbers)
     return (
@@ -501,7 +506,8 @@ def _read_pt(path: Path, expected: Graph | None) -> GraphFile:
         given = checked_tensor(path, key, data[key], (len(rows), *width), floating=floating)
         if floating and bool(given.float().isinf().any()):
             raise BadFile(f"{path}: {key} has infinite values.")
-        values = torch.full((graph.n_writers, *width), float("nan") if floating else False)
+        empty, kind = (float("nan"), torch.float32) if floating else (False, torch.bool)
+        values = torch.full((graph.n_writers, *width), empty, dtype=kind)
         values[torch.from_numpy(rows)] = given.to(values.dtype)
         return values
 

@@ -128,12 +128,10 @@ def show_task(
             clean = batch.clean[row][real].tolist()
             texts = _side_by_side(loaded, clean, batch.counterfactual[row][real].tolist())
         console.print(f"  clean           {texts[0]}\n  counterfactual  {texts[1]}")
-        if loaded is not None and clean != [
-            *loaded.prepend,
-            *encode(loaded.tokenizer, [pair.clean])[0],
-        ]:
-            # Cut or written on: the text alone gives other tokens.
-            console.print(f"  clean, ids      {' '.join(map(str, clean))}")
+        if loaded is not None and loaded.tokenizer is not None:
+            again = [*loaded.prepend, *encode(loaded.tokenizer, [pair.clean])[0]]
+            if clean != again:  # cut or written on
+                console.print(f"  clean, ids      {' '.join(map(str, clean))}")
         if batch is not None and loaded is not None:
             console.print(
                 f"  compared        {_tokens(loaded, batch.answers[row].tolist())} against"

@@ -84,7 +84,7 @@ class FeedForward(OneLine, Featurizer):
         if not bool(torch.isfinite(self.weights).all()):
             raise BadUsage("Weights must be finite; got NaN or infinity.")
         generator = torch.Generator().manual_seed(0)
-        values = self.scale * torch.randn(DRAWS, width, generator=generator)
+        values = self.scale * torch.randn(DRAWS, width, generator=generator, dtype=torch.float32)
         error = self.error(values)
         if not error <= TOLERANCE:
             raise BadUsage(
@@ -135,7 +135,7 @@ class FeedForward(OneLine, Featurizer):
             encoder, inverse = (
                 _packed(declared[key], arrays, flat) for key in ("encoder", "inverse")
             )
-            weights = torch.cat(flat) if flat else torch.zeros(0)
+            weights = torch.cat(flat) if flat else torch.zeros(0, dtype=torch.float32)
             return FeedForward(weights, encoder, inverse, float(declared.get("scale", 1.0)))
         except KeyError as error:
             raise BadFile(f"{path}: lacks {error}.") from None

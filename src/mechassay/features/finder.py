@@ -74,7 +74,9 @@ class Fit(OneLine, Tabular):
 
     featurizers: Mapping[Site, Featurizer]
     chosen: Mapping[Site, Bool[Tensor, "k"]] = field(default_factory=lambda: MappingProxyType({}))
-    losses: Float[Tensor, "steps sites"] = field(default_factory=lambda: torch.zeros(0, 0))
+    losses: Float[Tensor, "steps sites"] = field(
+        default_factory=lambda: torch.zeros(0, 0, dtype=torch.float32)
+    )
     provenance: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     model: Model | None = None
     together: bool = False
@@ -127,7 +129,9 @@ class Fit(OneLine, Tabular):
         if isinstance(featurizer, Identity) and (
             chosen is not None or featurizer.width is not None
         ):
-            every = torch.eye(featurizer.width or len(chosen if chosen is not None else ()))
+            every = torch.eye(
+                featurizer.width or len(chosen if chosen is not None else ()), dtype=torch.float32
+            )
         elif isinstance(featurizer, Directions):
             every = featurizer.vectors
         elif isinstance(featurizer, PrincipalAxes):

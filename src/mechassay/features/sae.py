@@ -573,8 +573,12 @@ def read_llama_scope(folder: Path, norm_scale: float | None = None) -> SAE:
     if kind == "topk" and threshold > 0:  # After training it is taken to be this one.
         kind = "jumprelu"
     logs = arrays.get("log_jumprelu_threshold")
-    thresholds = torch.full((n_features,), float(threshold)) if logs is None else logs.exp()
-    arrays["b_dec"] = arrays.get("decoder.bias", torch.zeros(d))
+    thresholds = (
+        torch.full((n_features,), float(threshold), dtype=torch.float32)
+        if logs is None
+        else logs.exp()
+    )
+    arrays["b_dec"] = arrays.get("decoder.bias", torch.zeros(d, dtype=torch.float32))
     arrays["threshold"] = thresholds.expand(n_features).clone()
     sae = _made(
         folder,

@@ -418,7 +418,7 @@ def step_gradients(
     ]
     # A site's new values are a leaf of its own: gradients of views of one would each be as large as
     # all of them together.
-    leaves: list[Tensor] = [torch.empty(0)] * len(data.sites)
+    leaves: list[Tensor] = [torch.empty(0, dtype=torch.float32)] * len(data.sites)
     for bundle, values in zip(data.bundles, new, strict=True):
         for number, part in zip(bundle, values.detach().unbind(), strict=True):
             leaves[number] = part.requires_grad_()

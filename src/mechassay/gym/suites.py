@@ -90,6 +90,7 @@ def _bits(model: Model, ids: Sequence[Sequence[int]]) -> list[list[float]]:
     """-log2 p of every token but the first, by row."""
     model.check_unchanged()
     longest = max(map(len, ids))
+    model.check_length("A sentence", longest)
     tokens = torch.zeros((len(ids), longest), dtype=torch.long)
     mask = torch.zeros((len(ids), longest), dtype=torch.bool)
     for row, own in enumerate(ids):

@@ -228,11 +228,7 @@ def perplexity(
     for number, row in enumerate(rows):
         if len(row) < 2:
             raise BadPairs(f"Text {number} has {len(row)} tokens; perplexity needs two or more.")
-        most = model.decoder.positions
-        if most is not None and len(row) > len(most):
-            raise BadPairs(
-                f"Text {number} has {len(row):,} tokens; {model.name} has {len(most):,} positions."
-            )
+        model.check_length(f"Text {number}", len(row))
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     longest = max(map(len, rows))
     size = max(1, token_budget(trace_bytes(model.decoder), longest, model.device) // longest)

@@ -411,6 +411,13 @@ class Decoder:
     parallel: bool = False
     unembed_bias: Float[Tensor, "vocab"] | None = None
     logit_softcap: float | None = None
+    n_rotations: int | None = None
+    """How many positions a rotary table of a fixed length has."""
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a prompt: those that a table of positions has; None without one."""
+        return self.n_rotations if self.positions is None else len(self.positions)
 
     @property
     def d_model(self) -> int:

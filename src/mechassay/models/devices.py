@@ -78,7 +78,7 @@ def main_device(hf: Any) -> torch.device:
         (hook.execution_device for hook in hooks_of(embedding) if getattr(hook, "offload", False)),
         embedding.weight.device,
     )
-    return torch.empty(0, device=device).device
+    return torch.empty(0, device=device, dtype=torch.float32).device
 
 
 def devices_of(hf: nn.Module) -> set[torch.device]:

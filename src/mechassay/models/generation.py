@@ -344,8 +344,8 @@ def _check(decoder: Decoder, mask: Bool[Tensor, "batch pos"], n: int, temperatur
         row = int((lengths == 0).nonzero()[0])
         raise BadUsage(f"generate needs prompts of at least one token; row {row} has none.")
     longest = int(lengths.max()) + n - 1
-    if decoder.positions is not None and longest > len(decoder.positions):
+    if decoder.longest is not None and longest > decoder.longest:
         raise BadUsage(
             f"A prompt of {longest - n + 1:,} tokens and {n:,} written ones need {longest:,}"
-            f" positions; the model has {len(decoder.positions):,}."
+            f" positions; the model has {decoder.longest:,}."
         )

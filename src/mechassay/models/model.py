@@ -256,12 +256,19 @@ class Model(OneLine):
                 )
 
     def _check_lengths(self, ids: Sequence[str], lengths: Int[Tensor, "batch"]) -> None:
-        positions = self.decoder.positions
-        longest = int(lengths.max()) if positions is not None and len(ids) else 0
-        if positions is not None and longest > len(positions):
+        if len(ids):
+            self.check_length(f"Pair {ids[int(lengths.argmax())]}", int(lengths.max()))
+
+    def check_length(self, what: str, n_tokens: int) -> None:
+        """Refuse a text that is longer than the model's positions.
+
+        Raises:
+            BadPairs: it is; the message calls it `what`.
+        """
+        longest = self.decoder.longest
+        if longest is not None and n_tokens > longest:
             raise BadPairs(
-                f"Pair {ids[int(lengths.argmax())]} has {longest:,} tokens; {self.name} has"
-                f" {len(positions):,} positions."
+                f"{what} has {n_tokens:,} tokens; {self.name} has {longest:,} positions."
             )
 
     def positions(
@@ -493,7 +500,7 @@ def check_device(wanted: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else mps)
     try:
         device = torch.device(wanted)
-        torch.empty(0, device=device)
+        torch.empty(0, device=device, dtype=torch.float32)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # What a missing device raises depends on its kind.
         raise BadUsage(

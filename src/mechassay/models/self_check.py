@@ -30,7 +30,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mechassay.errors import (
-    BadPairs,
     MechassayError,
     SelfCheckFailed,
     UnsupportedModel,
@@ -179,9 +178,8 @@ def _ends(hf: Any, decoder: Decoder) -> dict[str, int]:
     if "position_ids" not in inspect.signature(hf.forward).parameters:
         return {}
     named = {key: value for _, key, value in _numbers(hf.config) if _is_limit(key)}
-    if decoder.positions is not None:
-        end = len(decoder.positions)
-        named = {key: min(value, end) for key, value in named.items()}
+    if decoder.longest is not None:
+        named = {key: min(value, decoder.longest) for key, value in named.items()}
     rising = sorted(named.items(), key=lambda item: item[1])
     return {key: value for key, value in rising if value >= N_TOKENS}
 
@@ -191,12 +189,9 @@ def _at_limit(name: str, hf: Any, decoder: Decoder, limit: int) -> float:
     tokens = _tokens(decoder, 1, N_TOKENS)
     mask = torch.ones_like(tokens, dtype=torch.bool)
     first = limit - N_TOKENS // 2
-    if decoder.positions is not None:
-        first = min(first, len(decoder.positions) - N_TOKENS)
-    try:
-        ctx = decoder.context(mask, first)
-    except BadPairs:  # A table of rotations ends there.
-        ctx = decoder.context(mask, limit - N_TOKENS)
+    if decoder.longest is not None:
+        first = min(first, decoder.longest - N_TOKENS)
+    ctx = decoder.context(mask, first)
     theirs = _original(name, hf, tokens, position_ids=ctx.position_ids)
     return _relative(_logits(decoder, tokens, ctx), theirs)
 
@@ -210,7 +205,7 @@ def _of_small_copy(name: str, hf: Any, decode: Decode, decoder: Decoder) -> floa
     if not isinstance(hf, PreTrainedModel):
         return 0.0
     # A table of positions has to be longer than the windows, to see them.
-    limit = SMALL_LIMIT if decoder.positions is None else max(SMALL_LENGTHS)
+    limit = SMALL_LIMIT if decoder.longest is None else max(SMALL_LENGTHS)
     try:
         small = small_copy(hf, limit)
     except (*UNREADABLE, AttributeError) as error:
@@ -222,10 +217,7 @@ def _of_small_copy(name: str, hf: Any, decode: Decode, decoder: Decoder) -> floa
     differences: list[float] = []
     for n in SMALL_LENGTHS:
         tokens = _tokens(decoder, 1, n)
-        try:
-            ctx = decoder.context(torch.ones_like(tokens, dtype=torch.bool))
-        except BadPairs:  # A table of rotations ends there.
-            break
+        ctx = decoder.context(torch.ones_like(tokens, dtype=torch.bool))
         theirs = _original(name, small, tokens)
         differences.append(_relative(_logits(decoder, tokens, ctx), theirs))
     return max(differences, key=_order)
@@ -298,7 +290,9 @@ def _fitting(source: Tensor | None, like: Tensor, generator: torch.Generator) ->
         rows = source.data[: len(like)]
         if rows.shape == like.shape:
             return rows
-    drawn = torch.randn(like.shape, generator=generator) / math.sqrt(like.shape[-1])
+    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32) / math.sqrt(
+        like.shape[-1]
+    )
     return drawn.to(like.dtype)
 
 

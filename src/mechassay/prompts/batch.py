@@ -172,6 +172,7 @@ class Batch(OneLine):
         foils: Sequence[Any] | Tensor,
         *,
         mask: Tensor | None = None,
+        counterfactual_mask: Tensor | None = None,
         ids: Sequence[str] | None = None,
         groups: Sequence[str | None] | None = None,
         pad: int = 0,
@@ -183,8 +184,10 @@ class Batch(OneLine):
             counterfactual: the same lengths as `clean`.
             answers: one id, or a sequence of ids, a pair.
             foils: as `answers`.
-            mask: for tensors with padding, True at real tokens; padding may stand on either
-                side and `counterfactual` is padded like `clean`.
+            mask: for tensors with padding, True at real tokens of `clean`; padding may stand on
+                either side.
+            counterfactual_mask: the same of `counterfactual`, which without it is padded like
+                `clean`, with the same ids.
             ids: names for messages and records; row numbers by default.
             groups: the units that error bars respect; each pair its own by default.
             pad: the id that fills padding.
@@ -192,7 +195,8 @@ class Batch(OneLine):
         Raises:
             BadPairs: no pairs; a pair's lengths differ; an answer equals a foil.
         """
-        cleans, counterfactuals = token_rows(clean, mask), token_rows(counterfactual, mask)
+        other_mask = mask if counterfactual_mask is None else counterfactual_mask
+        cleans, counterfactuals = token_rows(clean, mask), token_rows(counterfactual, other_mask)
         names = tuple(ids) if ids is not None else tuple(str(i) for i in range(len(cleans)))
         if not cleans:
             raise BadPairs("A batch needs at least one pair; got none.")
@@ -209,6 +213,8 @@ class Batch(OneLine):
                 )
             if not a:
                 raise BadPairs(f"Pair {name}: the prompts have no tokens.")
+        if mask is not None and counterfactual_mask is None:
+            _check_padding(names, clean, counterfactual, mask)
         right, wrong = token_table(answers), token_table(foils)
         if len(right) != len(cleans) or len(wrong) != len(cleans):
             raise BadPairs(
@@ -266,6 +272,31 @@ class Batch(OneLine):
         return replace(batch, alignment=MappingProxyType(counted_alignments(rows)))
 
 
+def _check_padding(names: Sequence[str], clean: Any, counterfactual: Any, mask: Tensor) -> None:
+    """Refuse counterfactual prompts that are not padded where the clean ones are.
+
+    Raises:
+        BadPairs: one has tokens where the clean prompt has padding, or the id of the padding where
+            the clean prompt has tokens.
+    """
+    real = mask.bool().cpu()
+    one, other = (torch.as_tensor(x).cpu() for x in (clean, counterfactual))
+    longer = ((one != other) & ~real).any(dim=1)
+    pads = one[~real].unique()
+    # At either end of the prompt, where padding would begin.
+    last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
+    ends = torch.stack((real.int().argmax(1), last), dim=1)
+    of_both = [torch.isin(x.gather(1, ends), pads) for x in (one, other)]
+    shorter = (of_both[1] & ~of_both[0]).any(dim=1)
+    wrong = (longer | shorter).nonzero()
+    if len(wrong):
+        kind = "longer" if bool(longer[wrong[0]]) else "shorter"
+        raise BadPairs(
+            f"Pair {names[int(wrong[0])]}: by its padding the counterfactual is {kind} than clean;"
+            " they must be equally long. counterfactual_mask says where its tokens are."
+        )
+
+
 PairsLike = Pair | Sequence[Pair] | Batch
 """What models and methods take: one pair, several, or a batch."""
 
@@ -284,8 +315,9 @@ def token_rows(tokens: Sequence[Sequence[int]] | Tensor, mask: Tensor | None) ->
 
 def token_table(tokens: Sequence[Any] | Tensor) -> Int[Tensor, "batch width"]:
     """One token, or several, a row, with `NO_TOKEN` on the right of those that have fewer."""
-    rows = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
-    lists = [list(row) if isinstance(row, Sequence | Tensor) else [row] for row in rows]
+    # Tensors and arrays, of one dimension or two, and sequences of them.
+    rows = [getattr(row, "tolist", lambda row=row: row)() for row in tokens]
+    lists = [list(row) if isinstance(row, Sequence) else [row] for row in rows]
     width = max((len(row) for row in lists), default=0)
     table = [[int(t) for t in row] + [NO_TOKEN] * (width - len(row)) for row in lists]
     return torch.tensor(table, dtype=torch.long).reshape(len(lists), width)

@@ -168,8 +168,8 @@ def _tokens_before(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         starts = (n for n in range(len(whole)) if whole[n : n + len(own)] == own)
         return whole[: next(starts, 0)]
     # A vocabulary of words that has neither this one nor a token for unknown ones.
-    behind = {tokenizer.eos_token_id} - {tokenizer.bos_token_id}
-    return [token for token in whole if token not in behind]
+    end: Any = tokenizer.eos_token_id
+    return [token for token in whole if token != end or end == tokenizer.bos_token_id]
 
 
 def _missing(before: Sequence[int], ids: Sequence[int]) -> Sequence[int]:

@@ -399,8 +399,8 @@ def speed(device: str, width: int = 1024) -> float:
     """Return the operations per second of this machine in products of a model's width."""
     # Narrower products wait for threads; small models wait for Python (`LAYER`).
     width = max(width, 512)
-    rows = torch.rand(512, width, device=device)
-    weights = torch.rand(width, min(4 * width, 4096), device=device)
+    rows = torch.rand(512, width, device=device, dtype=torch.float32)
+    weights = torch.rand(width, min(4 * width, 4096), device=device, dtype=torch.float32)
     took: list[float] = []
     for _ in range(5):
         begin = time.perf_counter()

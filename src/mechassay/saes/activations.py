@@ -310,7 +310,7 @@ class Windows(OneLine):
         """About n windows, spread evenly over all of them."""
         if n >= len(self):
             return self
-        rows = torch.linspace(0, len(self) - 1, n).round().long()
+        rows = torch.linspace(0, len(self) - 1, n, dtype=torch.float32).round().long()
         return Windows(self.tokens[rows], self.document[rows])
 
 
@@ -567,10 +567,10 @@ def _cut(
         raise BadUsage(f"{model.name} has no tokenizer, so it reads no text.")
     before = [*model.prepend, *encode(tokenizer, [""])[0]]
     room = settings.window - len(before)
-    positions = model.decoder.positions
-    if positions is not None and settings.window > len(positions):
+    positions = model.decoder.longest
+    if positions is not None and settings.window > positions:
         raise BadUsage(
-            f"{model.name} has {len(positions):,} positions; got a window of {settings.window:,}."
+            f"{model.name} has {positions:,} positions; got a window of {settings.window:,}."
         )
     if room < 2:
         raise BadUsage(f"A window of {settings.window} tokens has {len(before)} special ones.")

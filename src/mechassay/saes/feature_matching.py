@@ -87,7 +87,10 @@ def seed_agreement(a: SAE, b: SAE, *, seed: int = 0) -> SeedAgreement:
         raise BadUsage(f"SAEs of one width can be compared; got {a.d_in} and {b.d_in}.")
     ours, theirs = unit_rows(a.w_dec), unit_rows(b.w_dec)
     drawn = torch.Generator().manual_seed(seed)
-    null = [unit_rows(torch.randn(x.shape, generator=drawn)) for x in (ours, theirs)]
+    null = [
+        unit_rows(torch.randn(x.shape, generator=drawn, dtype=torch.float32))
+        for x in (ours, theirs)
+    ]
     cosines, rows, others = matched_rows(ours, theirs)
     random, _, _ = matched_rows(*null)
     return SeedAgreement(
@@ -121,7 +124,9 @@ def rows_like(rows: Float[Tensor, "n d"], drawn: torch.Generator) -> Float[Tenso
     """
     mean = rows.mean(0)
     _, sizes, axes = torch.linalg.svd(rows - mean, full_matrices=False)
-    noise = torch.randn(len(rows), len(sizes), generator=drawn) / len(rows) ** 0.5
+    noise = (
+        torch.randn(len(rows), len(sizes), generator=drawn, dtype=torch.float32) / len(rows) ** 0.5
+    )
     return unit_rows(mean + noise @ (sizes[:, None] * axes))
 
 
@@ -163,9 +168,9 @@ def random_sae(
     if tuple(mean.shape) != (d_in,):
         raise BadUsage(f"The mean of values has {d_in} numbers; got shape {tuple(mean.shape)}.")
     drawn = torch.Generator().manual_seed(seed + APART)
-    rows = unit_rows(torch.randn(n_features, d_in, generator=drawn))
+    rows = unit_rows(torch.randn(n_features, d_in, generator=drawn, dtype=torch.float32))
     b_dec = mean.detach().float().cpu()
-    zeros = torch.zeros(n_features)
+    zeros = torch.zeros(n_features, dtype=torch.float32)
     return SAE(rows.mT.contiguous(), rows, zeros, b_dec, "topk", k=k, centred=True)
 
 
@@ -402,7 +407,7 @@ def found_again(
     """
     ours = unit_rows(rows)
     in_all = torch.ones(len(ours), dtype=torch.bool)
-    chance = torch.zeros(len(ours))
+    chance = torch.zeros(len(ours), dtype=torch.float32)
     pairs = (
         [None] * len(others) if codes is None else [(codes, own_codes) for own_codes in other_codes]
     )
@@ -433,5 +438,5 @@ def symmetric_mean_max(ours: Float[Tensor, "n d"], theirs: Float[Tensor, "m d"])
 
 def sparse_codes(n: int, drawn: torch.Generator) -> Float[Tensor, "values n"]:
     """Codes to simulate with: of `n` features, a tenth are active in a value."""
-    on = torch.rand(SIMULATED_VALUES, n, generator=drawn) < 0.1
-    return on * (1 + torch.rand(on.shape, generator=drawn))
+    on = torch.rand(SIMULATED_VALUES, n, generator=drawn, dtype=torch.float32) < 0.1
+    return on * (1 + torch.rand(on.shape, generator=drawn, dtype=torch.float32))

@@ -137,7 +137,7 @@ class PlantedFeatures(OneLine):
     def coarse_codes(self) -> Float[Tensor, "documents window m"]:
         """How much of each coarse feature is in every value, whatever its kind."""
         own = self.feature_of >= 0
-        out = torch.zeros(*self.codes.shape[:2], len(self.coarse))
+        out = torch.zeros(*self.codes.shape[:2], len(self.coarse), dtype=torch.float32)
         return out.index_add(2, self.feature_of[own], self.codes[:, :, own])
 
     def sae(
@@ -274,7 +274,7 @@ class PlantedTrainer:
                 b_enc=biases if b_enc is None else torch.cat((b_enc, biases[m:])),
                 threshold=None if at is None else at[order],
             )
-        nothing = torch.zeros(1)
+        nothing = torch.zeros(1, dtype=torch.float32)
         return TrainedSAE(sae, sae.w_dec, nothing, nothing)
 
 
@@ -288,7 +288,7 @@ def plant(settings: PlantedSettings | None = None, **changes: Any) -> PlantedFea
     # Seeds of trainings and controls are small: none of them may begin at the answer.
     drawn = torch.Generator().manual_seed(chosen.seed + 1_000_003)
     m, d, k = chosen.n_features, chosen.d, chosen.children
-    rows = torch.randn(m + chosen.parents * k, d, generator=drawn)
+    rows = torch.randn(m + chosen.parents * k, d, generator=drawn, dtype=torch.float32)
     rows = torch.linalg.qr(rows.mT).Q.mT if chosen.orthogonal else unit_rows(rows)
     coarse, own = rows[:m], rows[m:]
     kinds = at_cosine(coarse[: chosen.splits].repeat_interleave(k, 0), chosen.child_cosine, drawn)
@@ -301,11 +301,11 @@ def plant(settings: PlantedSettings | None = None, **changes: Any) -> PlantedFea
     parent_of = torch.cat((plain, owners.repeat_interleave(k)))
 
     shape = (chosen.documents, chosen.window)
-    shares = torch.tensor(chosen.frequencies or (chosen.active / m,) * m)
-    on = torch.rand(*shape, m, generator=drawn) < shares
+    shares = torch.tensor(chosen.frequencies or (chosen.active / m,) * m, dtype=torch.float32)
+    on = torch.rand(*shape, m, generator=drawn, dtype=torch.float32) < shares
     which = torch.randint(k, (*shape, chosen.splits), generator=drawn)
     kind_on = torch.nn.functional.one_hot(which, k).bool() & on[:, :, : chosen.splits, None]
-    beside = torch.rand(*shape, len(own), generator=drawn) < chosen.child_share
+    beside = torch.rand(*shape, len(own), generator=drawn, dtype=torch.float32) < chosen.child_share
     active = torch.cat(
         (
             kind_on.flatten(2),
@@ -314,9 +314,11 @@ def plant(settings: PlantedSettings | None = None, **changes: Any) -> PlantedFea
         ),
         dim=2,
     )
-    sizes = SMALLEST + (LARGEST - SMALLEST) * torch.rand(active.shape, generator=drawn)
+    sizes = SMALLEST + (LARGEST - SMALLEST) * torch.rand(
+        active.shape, generator=drawn, dtype=torch.float32
+    )
     codes = sizes * active
-    noise = chosen.noise * torch.randn(*shape, d, generator=drawn)
+    noise = chosen.noise * torch.randn(*shape, d, generator=drawn, dtype=torch.float32)
     values = codes @ directions + noise
     return PlantedFeatures(chosen, coarse, directions, feature_of, parent_of, codes, values)
 
@@ -325,7 +327,7 @@ def at_cosine(
     rows: Float[Tensor, "n d"], cosine: float, drawn: torch.Generator
 ) -> Float[Tensor, "n d"]:
     """Unit rows that have this cosine to unit rows, in a random direction beside it."""
-    beside = torch.randn(rows.shape, generator=drawn)
+    beside = torch.randn(rows.shape, generator=drawn, dtype=torch.float32)
     beside = unit_rows(beside - (beside * rows).sum(1, keepdim=True) * rows)
     return cosine * rows + (1 - cosine**2) ** 0.5 * beside
 
@@ -334,22 +336,32 @@ def reading(rows: Float[Tensor, "n d"]) -> SAE:
     """An SAE with these decoder rows, whose encoder finds their codes in sums of them."""
     n, d = rows.shape
     w_enc = torch.linalg.pinv(rows) if n <= d else rows.mT.contiguous()
-    threshold = torch.full((n,), SMALLEST / 2)
-    zeros = torch.zeros(n)
-    return SAE(w_enc, rows, zeros, torch.zeros(d), "jumprelu", threshold, hook="resid.0")
+    threshold = torch.full((n,), SMALLEST / 2, dtype=torch.float32)
+    zeros = torch.zeros(n, dtype=torch.float32)
+    return SAE(
+        w_enc,
+        rows,
+        zeros,
+        torch.zeros(d, dtype=torch.float32),
+        "jumprelu",
+        threshold,
+        hook="resid.0",
+    )
 
 
 def _merged(sae: SAE) -> SAE:
     """Features 0 and 1 on one row, 2 and 3 on the next; the last of an odd number is left alone."""
     n = sae.n_features
     groups = torch.arange(n) // 2
-    w_dec = torch.zeros(int(groups[-1]) + 1, sae.d_in).index_add(0, groups, sae.w_dec)
-    w_enc = torch.zeros(sae.d_in, len(w_dec)).index_add(1, groups, sae.w_enc)
-    threshold = torch.full((len(w_dec),), SMALLEST / 2)
+    w_dec = torch.zeros(int(groups[-1]) + 1, sae.d_in, dtype=torch.float32).index_add(
+        0, groups, sae.w_dec
+    )
+    w_enc = torch.zeros(sae.d_in, len(w_dec), dtype=torch.float32).index_add(1, groups, sae.w_enc)
+    threshold = torch.full((len(w_dec),), SMALLEST / 2, dtype=torch.float32)
     return replace(
         sae,
         w_enc=w_enc,
         w_dec=unit_rows(w_dec),
-        b_enc=torch.zeros(len(w_dec)),
+        b_enc=torch.zeros(len(w_dec), dtype=torch.float32),
         threshold=threshold,
     )

@@ -161,7 +161,7 @@ class TrainedSAE(OneLine):
 def initial_rows(d: int, settings: SAESettings) -> Float[Tensor, "n d"]:
     """The decoder rows that a training begins with: directions drawn uniformly."""
     drawn = torch.Generator().manual_seed(settings.seed)
-    rows = torch.randn(settings.n_features, d, generator=drawn)
+    rows = torch.randn(settings.n_features, d, generator=drawn, dtype=torch.float32)
     return rows / rows.norm(dim=1, keepdim=True)
 
 
@@ -297,8 +297,8 @@ class SAETraining:
         self.dead = DeadFeatures(learner, self.optimiser)
         self.kept = {
             "idle": self.dead.idle,
-            "losses": torch.zeros(steps),
-            "dead": torch.zeros(steps),
+            "losses": torch.zeros(steps, dtype=torch.float32),
+            "dead": torch.zeros(steps, dtype=torch.float32),
         }
 
     def differentiate(self, step: int, x: Float[Tensor, "b d"], generator: torch.Generator) -> None:

@@ -203,6 +203,9 @@ def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_TokenQuestion]:
         n, kept = len(prompt.answers), (*model.prepend, *tokens[: split.kept])
         if not kept:
             raise BadPairs(f"Prompt {prompt.text!r} has no token that its continuations leave.")
+        # The last token of a continuation is not run.
+        longest = len(kept) + max([len(rest) - 1 for rest in rests], default=0)
+        model.check_length(f"Prompt {prompt.text!r} with what continues it", longest)
         questions.append(_TokenQuestion(kept, rests[:n], rests[n:]))
     return questions
 

@@ -262,7 +262,7 @@ class _Chosen:
 
     def take(self, chunk: Sequence[Example | Unreadable], size: int) -> None:
         """Add what is fit, up to `size` pairs; nothing after the last one taken is looked at."""
-        alignments = aligned(chunk, self.kind, self.tokenizer)
+        alignments = self._short_enough(aligned(chunk, self.kind, self.tokenizer))
         reasons = [
             alignment.reason if isinstance(alignment, Misaligned) else None
             for alignment in alignments
@@ -285,6 +285,22 @@ class _Chosen:
                     self.alignment.update(counted_alignments([alignment]))
             else:
                 self.dropped[reason] += 1
+
+    def _short_enough(
+        self, alignments: Sequence[Aligned | Misaligned | None]
+    ) -> list[Aligned | Misaligned | None]:
+        """Pairs whose prompts are longer than the model's positions cannot be used."""
+        longest = getattr(getattr(self.model, "decoder", None), "longest", None)
+        if longest is None:
+            return list(alignments)
+        room = longest - len(self.model.prepend)
+        reason = f"longer than the model's {longest:,} positions"
+        return [
+            Misaligned(reason, f"the prompt has {len(pair.clean)} tokens")
+            if isinstance(pair, Aligned) and len(pair.clean) > room
+            else pair
+            for pair in alignments
+        ]
 
     def _wrong(self, examples: Mapping[int, Example]) -> dict[int, str]:
         """Rows that the model gets wrong where `keep` asks for right ones."""

@@ -267,7 +267,9 @@ def untrained(causal: Causal, seed: int, quiet: float = 1.0) -> LlamaForCausalLM
         if parameter.ndim == 2:
             # Rows of length 1 for tokens; what is written is of that size too.
             scale = 1 / math.sqrt(causal.width) if "embed" not in name else 1.0
-            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(
+                scale * torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+            )
     width, inside = causal.d_head, set(causal.nodes.values())
     for n, layer in enumerate(model.model.layers):
         for head in range(causal.n_heads):

@@ -232,7 +232,7 @@ def _state_of(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     kept: dict[str, Tensor] = {}
     for number, parameter in enumerate(parameters):
         state = optimiser.state[parameter] = {
-            "step": torch.zeros(()),
+            "step": torch.zeros((), dtype=torch.float32),
             "exp_avg": torch.zeros_like(parameter, requires_grad=False),
             "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
         }

@@ -506,7 +506,12 @@ def measure_features_in_heads(
         BadUsage, BadPairs: see `squared_error`.
     """
     test, train = pairs.batches["test"], pairs.batches["train"]
-    own = replace(fit, model=model, losses=torch.zeros(0, 0), provenance=MappingProxyType({}))
+    own = replace(
+        fit,
+        model=model,
+        losses=torch.zeros(0, 0, dtype=torch.float32),
+        provenance=MappingProxyType({}),
+    )
     error = squared_error(own, test, train=train, seed=seed, progress=progress)
     causal, variable = pairs.labels["test"].model, str(pairs.variable)
     return HeadLocalization(model.name, causal, variable, name, None, own, error, {}, linear)

@@ -561,7 +561,12 @@ def measure_features(
         model, pairs, name, FeaturizerSettings(), None, seed, folder=None, progress=progress
     )
     # How they were trained is what their file says; here nothing is.
-    own = replace(fit, model=model, losses=torch.zeros(0, 0), provenance=MappingProxyType({}))
+    own = replace(
+        fit,
+        model=model,
+        losses=torch.zeros(0, 0, dtype=torch.float32),
+        provenance=MappingProxyType({}),
+    )
     places = (*own.sites, *beside)
     whole = FullVector().fit(model, pairs.batches["test"], places, progress=progress)
     [validation] = search.scores([own], "validation")

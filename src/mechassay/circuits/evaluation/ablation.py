@@ -457,7 +457,7 @@ class _GroupSearch:
         """What is ablated in the runs of each active unit."""
         n_writers, device = self.model.graph.n_writers, self.model.device
         if self.settings.joint:
-            draws = torch.rand(1, n, n_writers, generator=self.generator)
+            draws = torch.rand(1, n, n_writers, generator=self.generator, dtype=torch.float32)
             return (draws < self.settings.share).to(device)
         dropped = torch.zeros(len(active), n, n_writers, dtype=torch.bool)
         for row, unit in enumerate(active):

@@ -443,7 +443,9 @@ class Sublayer(NamedTuple):
 def _sublayers(model: Model, contrast: Contrast) -> Iterator[Sublayer]:
     decoder, graph, start = model.decoder, model.graph, contrast.start
     embed = contrast.clean.embed[:, start:]
-    yield Sublayer("input", 0, slice(0, 1), embed, contrast.other.embed, torch.zeros(()))
+    yield Sublayer(
+        "input", 0, slice(0, 1), embed, contrast.other.embed, torch.zeros((), dtype=torch.float32)
+    )
     for layer in range(graph.n_layers):
         clean, other = contrast.clean.layers[layer], contrast.other.layers[layer]
         before, z = clean.before[:, start:], clean.z[:, :, start:]

@@ -416,7 +416,7 @@ class HardConcrete(Masks):
         self.log_alpha = log_alpha.requires_grad_()
 
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
-        u = torch.rand((n, *self.log_alpha.shape), generator=generator)
+        u = torch.rand((n, *self.log_alpha.shape), generator=generator, dtype=torch.float32)
         u = u.clamp(1e-6, 1 - 1e-6).to(self.log_alpha)
         s = torch.sigmoid((torch.logit(u) + self.log_alpha) / BETA)
         return (s * (ZETA - GAMMA) + GAMMA).clamp(0, 1) * self.legal
@@ -477,7 +477,10 @@ class EdgePruning(MaskMethod[Loss]):
         model = inputs.model
         # Another stream than that of the training, which has the seed itself.
         generator = seeded(self.seed + 2**32)
-        noise = torch.randn(model.graph.legal.shape, generator=generator) * INITIAL_SPREAD
+        noise = (
+            torch.randn(model.graph.legal.shape, generator=generator, dtype=torch.float32)
+            * INITIAL_SPREAD
+        )
         log_alpha = (INITIAL_LOG_ALPHA + noise).to(model.device, model.accumulator)
         masks = _Targeted(model.graph, log_alpha, self)
         groups = [
@@ -686,7 +689,7 @@ class _Uniform(Masks):
 
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
         p = self.probabilities()
-        u = torch.rand((n, *p.shape), generator=generator).to(p)
+        u = torch.rand((n, *p.shape), generator=generator, dtype=torch.float32).to(p)
         return straight_through(p, u) * self.legal
 
     def penalty(self, step: int) -> Float[Tensor, ""]:
@@ -708,6 +711,6 @@ def straight_through(
     width = fixed * (1 - fixed)
     alpha = 1 - ((u - fixed) / width.clamp(min=torch.finfo(p.dtype).tiny) + 0.5).clamp(0, 1)
     sloped = ((alpha > 0) & (alpha < 1)).to(p.dtype)
-    inside = ((alpha > EDGE) & (alpha < 1 - EDGE)).sum(dim=0)
-    weight = torch.where(inside > 0, len(u) / inside.clamp(min=1), 0.0).to(p.dtype)
+    inside = ((alpha > EDGE) & (alpha < 1 - EDGE)).sum(dim=0, dtype=p.dtype)
+    weight = torch.where(inside > 0, len(u) / inside.clamp(min=1), 0.0)
     return alpha + sloped * weight * (p - fixed)

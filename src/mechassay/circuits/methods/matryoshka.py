@@ -141,12 +141,12 @@ class _Nested(Masks):
     def start_from(self, order: Tensor) -> None:
         """Scores that fall evenly along an order of flat places; others are the lowest."""
         values = self.scores.new_full((self.shape.numel(),), -WARM_RANGE / 2)
-        spread = torch.linspace(WARM_RANGE / 2, -WARM_RANGE / 2, len(order))
+        spread = torch.linspace(WARM_RANGE / 2, -WARM_RANGE / 2, len(order), dtype=torch.float32)
         values[order.to(values.device)] = spread.to(values)
         self.scores.copy_(values[self.places])
 
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
-        drawn = torch.rand(-(-n // 2), generator=generator)
+        drawn = torch.rand(-(-n // 2), generator=generator, dtype=torch.float32)
         if self.settings.loss != "both":
             drawn = torch.cat((drawn, 1 - drawn))[:n]
         n_units = len(self.scores)
@@ -169,7 +169,8 @@ class _Nested(Masks):
         """The mean mask over sizes from 1 to n, evenly spaced in log."""
         scores, n_units = self.scores.double(), len(self.scores)
         total = torch.zeros_like(scores)
-        for share in (torch.arange(REPORTED_SIZES, device=scores.device) + 0.5) / REPORTED_SIZES:
+        spread = torch.arange(REPORTED_SIZES, dtype=torch.float32, device=scores.device) + 0.5
+        for share in spread / REPORTED_SIZES:
             total += top_mask(scores, n_units**share, self.settings.temperature)
         flat = scores.new_zeros(self.shape.numel())
         flat[self.places] = total / REPORTED_SIZES

@@ -54,7 +54,9 @@ class Random(DrawnMethod):
     name: ClassVar[str] = "random"
 
     def draw(self, graph: Graph) -> EdgeScores:
-        values = torch.rand(graph.legal.shape, generator=seeded(self.seed)) * 2 - 1
+        values = (
+            torch.rand(graph.legal.shape, generator=seeded(self.seed), dtype=torch.float32) * 2 - 1
+        )
         return EdgeScores.of(graph, values, {"method": self.name, "settings": {"seed": self.seed}})
 
 
@@ -84,8 +86,10 @@ class RandomPaths(DrawnMethod):
     def draw(self, graph: Graph) -> EdgeScores:
         """Scores of a graph: 1 for the first edge, falling to 1 / edges for the last."""
         order = _grown(graph, graph.n_edges, np.random.default_rng(self.seed))
-        values = torch.full((graph.n_writers * graph.n_readers,), float("nan"))
-        values[torch.from_numpy(order)] = torch.linspace(1.0, 1.0 / len(order), len(order))
+        values = torch.full((graph.n_writers * graph.n_readers,), float("nan"), dtype=torch.float32)
+        values[torch.from_numpy(order)] = torch.linspace(
+            1.0, 1.0 / len(order), len(order), dtype=torch.float32
+        )
         about = {"method": self.name, "settings": {"seed": self.seed}}
         return EdgeScores(graph, values.view(graph.n_writers, graph.n_readers), about)
 

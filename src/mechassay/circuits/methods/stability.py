@@ -528,7 +528,7 @@ def score_in_parts(
     with progress.track(method_name(method), len(batch)) as advance:
         # The shape of scores is the method's own to know.
         first = here(model, batch.select(parts[0]))
-        values = torch.zeros((len(parts), first.values.numel()))
+        values = torch.zeros((len(parts), first.values.numel()), dtype=torch.float32)
         with checkpointed(checkpoint, key, {"values": values}) as state:
             left = [batch.select(rows).sendable() for rows in parts[max(state.cursor, 1) :]]
             others = model.everywhere(partial(_score, method, objective), left, here)
@@ -542,7 +542,7 @@ def score_in_parts(
     n_pairs = np.array([len(rows) for rows in parts])
     places = first.scored().flatten().numpy()
     kept = state.tensors["values"].numpy()[:, places]
-    mean = torch.full((first.values.numel(),), torch.nan)
+    mean = torch.full((first.values.numel(),), torch.nan, dtype=torch.float32)
     mean[torch.from_numpy(places)] = torch.from_numpy(_mean(kept, n_pairs))
     provenance = {**first.provenance, **about, "parts": len(parts)}
     whole = replace(first, values=mean.view_as(first.values), provenance=provenance)

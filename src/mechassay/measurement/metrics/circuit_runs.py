@@ -213,7 +213,9 @@ def _probe(
         raise BadUsage(f"A probe needs two train pairs or more; got {len(train)}.")
     some = train.select(rng.permutation(len(train))[:n].tolist())
     clean, other = _values(inputs, some, site)
-    classes = torch.cat((torch.ones(n), torch.zeros(n))).long()
+    classes = torch.cat(
+        (torch.ones(n, dtype=torch.float32), torch.zeros(n, dtype=torch.float32))
+    ).long()
     weights, bias = logistic_weights(torch.cat((clean, other)), classes, L2)
     return weights[0], float(bias[0])
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from mechassay.errors import BadPairs
 from mechassay.models.decoder import Decoder, Layer
 from mechassay.models.families.sublayers import attention, linear_mlp
 from mechassay.models.families.weights import find, layer_norm, optional
@@ -27,9 +26,6 @@ def decode(hf: PreTrainedModel) -> Decoder:
     act, table = hf.config.activation_function, find(hf, f"{place}.embed_positions")
 
     def rotary(like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        if int(positions.max()) >= len(table):
-            n = int(positions.max()) + 1
-            raise BadPairs(f"A prompt has {n:,} tokens; this model has {len(table):,} positions.")
         sin, cos = table.to(positions.device)[positions].to(like.dtype).chunk(2, dim=-1)
         return cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
 
@@ -42,6 +38,7 @@ def decode(hf: PreTrainedModel) -> Decoder:
         unembedding=find(hf, "lm_head.weight").data,
         unembed_bias=optional(find(hf, "lm_head"), "bias"),
         rotaries={"default": rotary},
+        n_rotations=len(table),
         parallel=True,
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mechassay.errors import UnsupportedModel
 from mechassay.models.decoder import Decoder, Layer, Norm
 from mechassay.models.families.sublayers import attention, gated_mlp
 from mechassay.models.families.weights import activation, find, layer_norm, optional
@@ -20,8 +21,18 @@ if TYPE_CHECKING:
 
 
 def decode(hf: PreTrainedModel) -> Decoder:
-    """The decoder of a `StableLmForCausalLM`."""
+    """The decoder of a `StableLmForCausalLM`.
+
+    Raises:
+        UnsupportedModel: heads that rotate an odd number of their dimensions.
+    """
     config = hf.config
+    own: Any = find(hf, "model.layers")[0].self_attn
+    if own.rotary_ndims % 2:
+        raise UnsupportedModel(
+            f"stablelm: positions rotate {own.rotary_ndims} of the {own.head_dim} dimensions of a"
+            " head, an odd number; not supported."
+        )
     return Decoder(
         embedding=find(hf, "model.embed_tokens.weight").data,
         embed_scale=None,

@@ -273,7 +273,11 @@ class AdaptiveSparsity(Gauge):
     def measure(self, inputs: Inputs) -> Measurement:
         sae, store = given_dictionary(inputs)
         total = store.n_rows("test")
-        some = torch.linspace(0, total - 1, min(total, self.n_values)).round().long()
+        some = (
+            torch.linspace(0, total - 1, min(total, self.n_values), dtype=torch.float32)
+            .round()
+            .long()
+        )
         values = store.values("test")[some].float()
         mean_k = float((sae.encode(values) != 0).sum(dim=1).float().mean())
         most = min(sae.n_features, max(8, round(TIMES * mean_k)))

@@ -247,9 +247,9 @@ def null(
         drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
         lows = np.full(size, np.nan)
         for row in range(size):
-            rows = unit_rows(torch.randn(n, d, generator=drawn))
+            rows = unit_rows(torch.randn(n, d, generator=drawn, dtype=torch.float32))
             others = [
-                unit_rows(torch.randn(n, d, generator=drawn))
+                unit_rows(torch.randn(n, d, generator=drawn, dtype=torch.float32))
                 if cosine is None
                 else at_cosine(rows, cosine, drawn)
                 for _ in range(n_others)

@@ -194,10 +194,13 @@ def null(n: int = 64, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
         drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
         numbers = {name: np.full(size, np.nan) for name in names}
         for row in range(size):
-            rows, codes = unit_rows(torch.randn(n, d, generator=drawn)), sparse_codes(n, drawn)
+            rows, codes = (
+                unit_rows(torch.randn(n, d, generator=drawn, dtype=torch.float32)),
+                sparse_codes(n, drawn),
+            )
             # In another order, as another training would have them.
             order = torch.randperm(n, generator=drawn)
-            others = unit_rows(torch.randn(n, d, generator=drawn))
+            others = unit_rows(torch.randn(n, d, generator=drawn, dtype=torch.float32))
             if cosine is not None:
                 others = at_cosine(rows, cosine, drawn)[order]
             other_codes = codes[:, order] if same_codes else sparse_codes(n, drawn)

@@ -240,7 +240,9 @@ def held_out(inputs: Inputs, saes: Iterable[SAE] = (), rows: int = HELD_OUT_ROWS
     # Shards are too few to be spread: all values are read, and some of them are taken.
     values = store.values("test")
     if len(values) > rows:
-        values = values[torch.linspace(0, len(values) - 1, rows).round().long()]
+        values = values[
+            torch.linspace(0, len(values) - 1, rows, dtype=torch.float32).round().long()
+        ]
     return values.float()
 
 
@@ -366,7 +368,7 @@ def token_activations(
 ) -> Float[Tensor, "some distinct"]:
     """Each feature's largest or mean activation at each distinct token."""
     n_tokens = len(sample.tokens)
-    sums = torch.zeros(len(features) * n_tokens)
+    sums = torch.zeros(len(features) * n_tokens, dtype=torch.float32)
     reduce = "amax" if how == "largest" else "sum"
     for begin, f in active_parts(sae, sample.values):
         some = f[:, features]
@@ -422,7 +424,7 @@ def by_word(
 ) -> Float[np.ndarray, "some words"]:
     """The largest score of each word's variants."""
     count = int(words.max()) + 1
-    top = torch.full((len(scores), count), -torch.inf)
+    top = torch.full((len(scores), count), -torch.inf, dtype=torch.float32)
     top.scatter_reduce_(1, words.expand(len(scores), -1), scores.float().cpu(), "amax")
     return top.numpy()
 

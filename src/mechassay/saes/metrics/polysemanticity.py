@@ -405,7 +405,9 @@ def _few_documents(n_documents: int) -> Iterator[Flag]:
 
 def _strongest(active: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Int[Tensor, "groups"]:
     """Where each group's largest activation is, of groups that have one; largest first."""
-    best = torch.zeros(int(group.max()) + 1).scatter_reduce_(0, group, active.float(), "amax")
+    best = torch.zeros(int(group.max()) + 1, dtype=torch.float32).scatter_reduce_(
+        0, group, active.float(), "amax"
+    )
     tops = ((active > 0) & (active >= best[group])).nonzero().flatten()
     # Of equal activations, the first of a group.
     _, first = np.unique(group[tops].numpy(), return_index=True)

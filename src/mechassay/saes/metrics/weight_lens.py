@@ -341,7 +341,7 @@ class _Lens:
         feature = torch.arange(len(chosen)).expand_as(top.indices)[top.values > 0]
         window = top.indices[top.values > 0]
         column = place[window, feature]
-        effects = torch.zeros(len(chosen), len(self.model.decoder.unembedding))
+        effects = torch.zeros(len(chosen), len(self.model.decoder.unembedding), dtype=torch.float32)
         # Windows end behind the place in question: those that end early are run together.
         order = column.argsort()
         with self.progress.track("features removed", len(order)) as advance:

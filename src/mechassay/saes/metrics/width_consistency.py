@@ -147,8 +147,12 @@ def fates(codes: Codes, wide_codes: Codes, rows: Rows, wide_rows: Rows) -> Fates
     codes, rows = codes[:, alive], unit_rows(rows[alive])
     wide_codes, wide_rows = wide_codes[:, wide_alive], wide_rows[wide_alive].float()
     if not len(rows) or not len(wide_rows):
-        lost = torch.full((len(rows),), float(FATES.index("lost")))
-        return Fates(lost, torch.zeros(len(rows)), torch.zeros(len(rows)))
+        lost = torch.full((len(rows),), float(FATES.index("lost")), dtype=torch.float32)
+        return Fates(
+            lost,
+            torch.zeros(len(rows), dtype=torch.float32),
+            torch.zeros(len(rows), dtype=torch.float32),
+        )
     children = children_of(codes, wide_codes)
     written = ((codes > 0).double().mT @ wide_codes.double()) * children
     cosine = (unit_rows(written.float() @ wide_rows) * rows).sum(1)
@@ -253,8 +257,8 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
     values, many = 600, 16 * n
 
     def codes_of(drawn: torch.Generator, count: int) -> Tensor:
-        on = torch.rand(values, count, generator=drawn) < 3 / n
-        return on * (1 + torch.rand(values, count, generator=drawn))
+        on = torch.rand(values, count, generator=drawn, dtype=torch.float32) < 3 / n
+        return on * (1 + torch.rand(values, count, generator=drawn, dtype=torch.float32))
 
     def random_codes(x: Tensor, count: int, drawn: torch.Generator) -> tuple[Codes, Rows]:
         seed = int(torch.randint(2**31, (), generator=drawn))
@@ -268,15 +272,18 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
         for row in range(size):
             # In few dimensions random rows lean to many others.
             d = n if kind == "random" else 2 * n
-            rows, codes = unit_rows(torch.randn(n, d, generator=drawn)), codes_of(drawn, n)
-            wide_rows = unit_rows(torch.randn(2 * n, d, generator=drawn))
+            rows, codes = (
+                unit_rows(torch.randn(n, d, generator=drawn, dtype=torch.float32)),
+                codes_of(drawn, n),
+            )
+            wide_rows = unit_rows(torch.randn(2 * n, d, generator=drawn, dtype=torch.float32))
             wide_codes = codes_of(drawn, 2 * n)
             if kind == "other rows":
                 wide_codes[:, :n] = codes
             elif kind == "more features":
                 wide_codes[:, :n], wide_rows[:n] = codes, rows
             elif kind == "split":
-                first = torch.rand(values, n, generator=drawn) < 0.5
+                first = torch.rand(values, n, generator=drawn, dtype=torch.float32) < 0.5
                 wide_codes = torch.cat((codes * first, codes * ~first), dim=1)
                 wide_rows = at_cosine(rows.repeat(2, 1), 0.8, drawn)
             elif kind == "random":
