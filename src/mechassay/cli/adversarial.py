@@ -45,14 +45,20 @@ def bound(
     """
     from itertools import product
 
+    from mechassay.errors import BadUsage, MechassayError, first_line
     from mechassay.results.console import print_tables, standard_output
     from mechassay.results.page import NOTHING, Column, Row, TextTable
     from mechassay.stats.bounds import KINDS, confidence, margin_rank, required_n, smallest_rank
 
     every = list(product(p, epsilon, delta or [0.95]))
     rows: list[Row] = []
-    lacking = False
+    lacking, impossible = False, dict[str, MechassayError]()
     for share, margin, sure in every:
+        try:
+            required_n(share, sure, margin, "exact")
+        except BadUsage as error:
+            impossible[f"--p {share:g} --epsilon {margin:g} --delta {sure:g}"] = error
+            continue
         for kind in KINDS:
             needed = required_n(share, sure, margin, kind)
             cells = [f"{100 * share:g}", f"{margin:g}", f"{sure:g}", kind]
@@ -63,6 +69,8 @@ def bound(
                 cells += [f"{confidence(n, share, margin, kind):.6g}"]
                 cells += [f"{margin_rank(n, share, margin):,}", f"{rank:,}" if rank else NOTHING]
             rows.append(Row(tuple(cells)))
+    if not rows:
+        raise next(iter(impossible.values()))
     headings = ["percentile", "epsilon", "confidence", "bound", "smallest n", "from which n on"]
     if n is not None:
         headings += [f"confidence with {n:,}", "at rank", "smallest rank"]
@@ -70,6 +78,9 @@ def bound(
     print_tables(
         [TextTable("Independent pairs for an upper bound", columns, tuple(rows))], standard_output()
     )
+    if impossible:
+        reasons = "; ".join(f"{words}: {first_line(error)}" for words, error in impossible.items())
+        typer.echo(f"No row for {reasons}", err=True)
     if lacking:
         typer.echo(
             f"{NOTHING}: too few pairs; not even the largest value is known to be a bound with this"

@@ -92,6 +92,10 @@ def generate(
 ) -> Generated:
     """Write on after prompts under interventions: greedily, or sampled from a seed.
 
+    Of the model's generation configuration only the ids that end a text are followed: no penalty of
+    repetitions, no forced or suppressed tokens, no beams. Text ends before end-of-text, whose id is
+    not in `tokens`.
+
     Args:
         prompts: texts, or token ids where the model has no tokenizer.
         interventions: by site. Positions are "all" (every token of the prompt, and every new one),

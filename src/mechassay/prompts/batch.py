@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int
@@ -168,8 +169,8 @@ class Batch(OneLine):
     def from_tokens(
         clean: Sequence[Sequence[int]] | Tensor,
         counterfactual: Sequence[Sequence[int]] | Tensor,
-        answers: Sequence[Any] | Tensor,
-        foils: Sequence[Any] | Tensor,
+        answers: Sequence[Any] | np.ndarray | Tensor,
+        foils: Sequence[Any] | np.ndarray | Tensor,
         *,
         mask: Tensor | None = None,
         counterfactual_mask: Tensor | None = None,
@@ -313,7 +314,7 @@ def token_rows(tokens: Sequence[Sequence[int]] | Tensor, mask: Tensor | None) ->
     ]
 
 
-def token_table(tokens: Sequence[Any] | Tensor) -> Int[Tensor, "batch width"]:
+def token_table(tokens: Sequence[Any] | np.ndarray | Tensor) -> Int[Tensor, "batch width"]:
     """One token, or several, a row, with `NO_TOKEN` on the right of those that have fewer."""
     # Tensors and arrays, of one dimension or two, and sequences of them.
     rows = [getattr(row, "tolist", lambda row=row: row)() for row in tokens]

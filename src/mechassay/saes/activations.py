@@ -475,7 +475,7 @@ def store_activations(
     key = key_of(about)[:16]
     target = Path(folder) / key
     if not (target / "store.json").is_file():
-        tokens, document, split, names, dropped = _cut(model, corpus, settings)
+        tokens, document, split, names, dropped = cut_windows(model, corpus, settings)
         tensors = {
             "tokens": tokens.int(),
             "document": document.int(),
@@ -555,7 +555,7 @@ def _heads(site: Site, value: Tensor) -> Tensor:
     return value[:, heads].transpose(1, 2).flatten(2)
 
 
-def _cut(
+def cut_windows(
     model: Model, corpus: Corpus, settings: StoreSettings
 ) -> tuple[Tensor, Tensor, Tensor, list[str], int]:
     """Windows, the document and the split of each, documents' names, and how many were too short.
