@@ -810,6 +810,6 @@ def test_tokenizer_is_called_in_batches() -> None:
 
     tokenizer = Counting()
     IOI().pairs("test", tokenizer, limit=500)
-    # Once for the names, then three times for at most 256 pairs; each time with two short texts
-    # that show which special tokens are added.
-    assert tokenizer.calls == 3 * (1 + 3 * 2)
+    # Once for the names, then three times for at most 256 pairs. Two short texts show which special
+    # tokens are added, each time and once more for the pairs.
+    assert tokenizer.calls == 3 + 2 * (3 * 3 + 2)

@@ -188,7 +188,12 @@ def test_joined_answers_are_cut_or_partial(tmp_path: Path) -> None:
         "tokens at the end of the prompt are left out"
     )
     (pair,) = FileTask(path).pairs("test", tokenizer)
-    assert Batch.from_pairs([pair], tokenizer).alignment == {"cut": 1, "forced": 0, "partial": 0}
+    assert Batch.from_pairs([pair], tokenizer).alignment == {
+        "partial": 0,
+        "forced": 0,
+        "cut": 1,
+        "special": 0,
+    }
 
 
 parts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
@@ -240,7 +245,7 @@ def test_it_agrees_with_the_pairs_of_a_file(
     batch = Batch.from_pairs(usable, tokenizer)
     notes = {
         name: check.total.notes[name].count if name in check.total.notes else 0
-        for name in ("cut", "forced", "partial")
+        for name in ("cut", "forced", "partial", "special")
     }
     assert notes == batch.alignment
     lengths = batch.lengths.tolist()

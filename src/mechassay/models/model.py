@@ -303,6 +303,7 @@ class Model(OneLine):
     @torch.no_grad()
     def run(self, batch: Batch, *, counterfactual: bool = False) -> tuple[Trace, Context]:
         """A forward pass of a batch's clean (or counterfactual) prompts, taken apart."""
+        self._check_lengths(batch.ids, batch.lengths)
         ctx = self.decoder.context(batch.mask)
         tokens = batch.counterfactual if counterfactual else batch.clean
         return trace(self.decoder, self.decoder.embed(tokens), ctx), ctx

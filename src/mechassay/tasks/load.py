@@ -292,7 +292,7 @@ def load_task(name: str | PathLike[str], **settings: Any) -> Task:
 
 
 NO_SPACE = "no leading space"
-PARTIAL, FORCED, CUT, SPECIAL = "partial", "forced", "cut", "special tokens"
+PARTIAL, FORCED, CUT, SPECIAL = "partial", "forced", "cut", "special"
 NAMED = 5
 # Examples that are aligned together.
 AT_ONCE = 64

@@ -130,7 +130,7 @@ def test_a_prompt_longer_than_gpt_j_s_table_is_refused() -> None:
     model = make_model(random_model(VARIANTS["gptj, whole heads turned"]))
     long = torch.zeros(1, 65, dtype=torch.long)
     batch = ma.Batch.from_tokens(long, long, answers=[1], foils=[2])
-    with pytest.raises(BadPairs, match=r"65 tokens; this model has 64 positions"):
+    with pytest.raises(BadPairs, match=r"65 tokens; .* has 64 positions"):
         model.run(batch)
 
 
