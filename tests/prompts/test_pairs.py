@@ -64,11 +64,12 @@ def test_the_side_of_the_padding_and_what_fills_it_are_irrelevant(
     pairs: list[list[tuple[int, int]]], left: bool, pad: int
 ) -> None:
     clean, mask = padded([[a for a, _ in row] for row in pairs], left=left, pad=pad)
-    counterfactual, _ = padded([[b for _, b in row] for row in pairs], left=left, pad=pad)
+    counterfactual, other_mask = padded([[b for _, b in row] for row in pairs], left=left, pad=pad)
     answers, foils = torch.arange(len(pairs)) + 60, torch.full((len(pairs),), 80)
-    assert parts(Batch.from_tokens(clean, counterfactual, answers, foils, mask=mask)) == parts(
-        make(pairs)
+    batch = Batch.from_tokens(
+        clean, counterfactual, answers, foils, mask=mask, counterfactual_mask=other_mask
     )
+    assert parts(batch) == parts(make(pairs))
 
 
 @given(prompts)

@@ -284,11 +284,11 @@ def _check_padding(names: Sequence[str], clean: Any, counterfactual: Any, mask: 
     one, other = (torch.as_tensor(x).cpu() for x in (clean, counterfactual))
     longer = ((one != other) & ~real).any(dim=1)
     pads = one[~real].unique()
-    # At either end of the prompt, where padding would begin.
+    # At the end of the prompt where padding would begin.
     last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
-    ends = torch.stack((real.int().argmax(1), last), dim=1)
-    of_both = [torch.isin(x.gather(1, ends), pads) for x in (one, other)]
-    shorter = (of_both[1] & ~of_both[0]).any(dim=1)
+    end = torch.where(~real[:, 0].all(), real.int().argmax(1), last)[:, None]
+    clean_pads, other_pads = (torch.isin(x.gather(1, end), pads)[:, 0] for x in (one, other))
+    shorter = other_pads & ~clean_pads
     wrong = (longer | shorter).nonzero()
     if len(wrong):
         kind = "longer" if bool(longer[wrong[0]]) else "shorter"

@@ -102,8 +102,8 @@ def counted_alignments(rows: Iterable[Aligned]) -> dict[str, int]:
 
 def alignment_notes(counts: Mapping[str, int], n: int) -> dict[str, str]:
     """Sentences about how the tokens of `n` pairs were aligned, by what was done."""
-    shown = {how: text for how, text in ALIGNMENTS.items() if counts.get(how)}
-    return {how: text.format(f"{counts[how]} of {n} pairs") for how, text in shown.items()}
+    done = {how: text for how, text in ALIGNMENTS.items() if counts.get(how)}
+    return {how: text.format(f"{counts[how]} of {n} pairs") for how, text in done.items()}
 
 
 @dataclass(frozen=True)
