@@ -5,9 +5,9 @@ Two types of scaling choose their frequencies by the largest position of a forwa
     longrope    one set of frequencies up to a limit, another one beyond it
     dynamic     beyond the limit, frequencies that depend on the length
 
-In a batch the longest prompt would decide for all. Here prompts are grouped by the frequencies that
-each has alone, so a prompt's numbers do not depend on its neighbours. The module of a dynamic table
-also remembers the longest prompt that it has met, so a fresh one is made from its configuration.
+In a batch, the longest prompt would decide for all prompts. Here prompts are grouped by the
+frequencies that each prompt has alone, so its values do not depend on its neighbours. The module of
+a dynamic table also remembers its longest prompt, so a fresh module is made from the configuration.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class RotaryTable:
-    """Cosines and sines of positions, by a module of the original model.
+    """Cosines and sines of positions, computed by a module of the original model.
 
     Attributes:
-        make: gives a module to call; a fresh one where its state would matter.
-        limit: the longest prompt of the first frequencies; None if they are those of all prompts.
+        make: returns a module to call; a fresh module if its state matters.
+        limit: the longest prompt with the first frequencies; None if all prompts have these.
         by_length: whether every length beyond the limit has its own frequencies.
     """
 
@@ -41,7 +41,7 @@ class RotaryTable:
 
     @classmethod
     def of(cls, table: Rotary) -> RotaryTable:
-        """The table of a rotary module of transformers, or of any function of positions.
+        """Make the table of a rotary module of transformers, or of any function of positions.
 
         A module with a table for each type of layer comes as `partial(module, layer_type=...)`.
         """
@@ -62,7 +62,7 @@ class RotaryTable:
         return cls(lambda: table)
 
     def key(self, length: int) -> int:
-        """Equal for lengths of prompts that have the same frequencies."""
+        """Return a number that is equal for lengths with the same frequencies."""
         if self.limit is None or length <= self.limit:
             return 0
         return length if self.by_length else self.limit + 1
@@ -70,7 +70,7 @@ class RotaryTable:
     def __call__(
         self, like: Tensor, position_ids: Int[Tensor, "batch pos"], lengths: Int[Tensor, "batch"]
     ) -> tuple[Float[Tensor, "rows pos rotary"], Float[Tensor, "rows pos rotary"]]:
-        """Cosines and sines, in the dtype and on the device of `like`.
+        """Compute cosines and sines, in the dtype and on the device of `like`.
 
         Args:
             lengths: each prompt's last position plus 1. Where they matter, columns behind a prompt

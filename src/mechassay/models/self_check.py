@@ -1,4 +1,4 @@
-"""What a model proves about itself: its decoder computes what the Hugging Face model computes.
+"""Compare a decoder with the Hugging Face model that it was read from, on loading and at use.
 
 Logits are compared in four settings, and the writers have to sum to the residual stream:
 
@@ -9,11 +9,11 @@ Logits are compared in four settings, and the writers have to sum to the residua
     small          a copy with a layer of each kind, at least two, whose windows and limits are all
                    8 tokens (tables of positions 20), on prompts of 6, 12 and 20 tokens
 
-The copy has the class, the configuration and the weights of the model (its first layer of each
-kind) and 256 tokens, so it costs little. Weights that do not fit are drawn at random.
+The small copy has the class, the configuration and the weights of the model (its first layer of
+each kind) and a vocabulary of 256. Weights that do not fit are drawn at random.
 
-A failed check names what changes the computation of the original, where it finds it: autocast,
-hooks, modules that are not the class's own.
+If the check fails, the error names the cause that was found: autocast, hooks, replaced modules, or
+overflow. `Watch` notices hooks and modules that came after the check.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SMALL_LENGTHS = (6, 12, 20)
 
 @dataclass(frozen=True, repr=False)
 class SelfCheck(OneLine):
-    """What a model proved on loading: root mean square differences by the spread of the values."""
+    """Differences between decoder and original: root mean squares by the spread of the values."""
 
     logits: float
     logits_left_padded: float
@@ -71,12 +71,12 @@ class SelfCheck(OneLine):
 
     @property
     def passed(self) -> bool:
-        """Whether every number is at most the tolerance; one that is NaN is not."""
+        """Return whether every difference is at most the tolerance; NaN is not."""
         return not self.failures
 
     @property
     def failures(self) -> dict[str, float]:
-        """The numbers that are larger than the tolerance or NaN, by name."""
+        """Return the differences that are larger than the tolerance or NaN, by name."""
         numbers = {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
         return {name: x for name, x in numbers.items() if not x <= self.tolerance}
 
@@ -146,7 +146,7 @@ def _order(difference: float) -> float:
 
 
 def _plain(name: str, hf: Any, decoder: Decoder) -> tuple[float, float, float]:
-    """Differences of the logits, of those of a padded prompt, and of the sum of writers."""
+    """Compare the logits, the logits of a padded prompt, and the sum of the writers."""
     tokens = _tokens(decoder, 2, N_TOKENS)
     full = torch.ones_like(tokens, dtype=torch.bool)
     ctx = decoder.context(full)
@@ -161,7 +161,7 @@ def _plain(name: str, hf: Any, decoder: Decoder) -> tuple[float, float, float]:
 
 
 def _original(name: str, hf: Any, tokens: Tensor, **named: Tensor) -> Float[Tensor, "batch vocab"]:
-    """The original's logits after the last token."""
+    """Return the original's logits after the last token."""
     try:
         return hf(tokens, use_cache=False, **named).logits[:, -1]
     except (NotImplementedError, KeyError) as error:
@@ -174,7 +174,7 @@ def _original(name: str, hf: Any, tokens: Tensor, **named: Tensor) -> Float[Tens
 
 
 def _ends(hf: Any, decoder: Decoder) -> dict[str, int]:
-    """The limits that the configuration names in tokens, and the end of a table of positions."""
+    """Return the limits of positions in the configuration, none beyond the end of a table."""
     if "position_ids" not in inspect.signature(hf.forward).parameters:
         return {}
     named = {key: value for _, key, value in _numbers(hf.config) if _is_limit(key)}
@@ -185,7 +185,7 @@ def _ends(hf: Any, decoder: Decoder) -> dict[str, int]:
 
 
 def _at_limit(name: str, hf: Any, decoder: Decoder, limit: int) -> float:
-    """The difference of the logits of six tokens whose positions begin just below a limit."""
+    """Compare the logits of six tokens whose positions begin just below a limit."""
     tokens = _tokens(decoder, 1, N_TOKENS)
     mask = torch.ones_like(tokens, dtype=torch.bool)
     first = limit - N_TOKENS // 2
@@ -197,8 +197,9 @@ def _at_limit(name: str, hf: Any, decoder: Decoder, limit: int) -> float:
 
 
 def _of_small_copy(name: str, hf: Any, decode: Decode, decoder: Decoder) -> float:
-    """The largest difference of the logits of the small copy; 0 for classes that are not
-    transformers', which have no configuration to change.
+    """Return the largest difference of the logits of the small copy.
+
+    It is 0 for a class that is not of transformers, whose configuration cannot be changed.
     """
     from transformers import PreTrainedModel
 
@@ -224,8 +225,9 @@ def _of_small_copy(name: str, hf: Any, decode: Decode, decoder: Decoder) -> floa
 
 
 def small_copy(hf: PreTrainedModel, limit: int = SMALL_LIMIT) -> PreTrainedModel:
-    """A copy with the first layer of each kind (at least two), 256 tokens, windows of 8 tokens, and
-    limits of `limit`. Its weights are views of the model's where they fit, and otherwise random.
+    """Build a copy with the first layer of each kind (at least two), 256 token ids, windows of
+    8 tokens, and limits of `limit`. Its weights are views of the model's weights if these fit, and
+    random otherwise.
     """
     from transformers.initialization import no_init_weights
 
@@ -266,7 +268,7 @@ def small_copy(hf: PreTrainedModel, limit: int = SMALL_LIMIT) -> PreTrainedModel
 
 
 def _layer_list(hf: nn.Module, n_layers: int) -> str:
-    """The name of the list of layers, as `model.layers`."""
+    """Return the name of the list of layers, such as `model.layers`."""
     lists = [
         name
         for name, module in hf.named_modules()
@@ -276,7 +278,7 @@ def _layer_list(hf: nn.Module, n_layers: int) -> str:
 
 
 def _key_of(key: str, stack: str, chosen: list[int]) -> str:
-    """The name in the model of a parameter of the copy."""
+    """Return the model's name of a parameter of the copy."""
     if not stack or not key.startswith(f"{stack}."):
         return key
     number, _, rest = key.removeprefix(f"{stack}.").partition(".")
@@ -284,7 +286,7 @@ def _key_of(key: str, stack: str, chosen: list[int]) -> str:
 
 
 def _fitting(source: Tensor | None, like: Tensor, generator: torch.Generator) -> Tensor:
-    """The source's values, or as many of its rows as needed; random ones where it has others."""
+    """Return the first rows of the source in the shape of `like`, or random values."""
     plain = source is not None and type(source.data) is Tensor and not source.is_meta
     if source is not None and plain and source.dtype == like.dtype and source.ndim == like.ndim:
         rows = source.data[: len(like)]
@@ -297,7 +299,7 @@ def _fitting(source: Tensor | None, like: Tensor, generator: torch.Generator) ->
 
 
 def _numbers(config: Any) -> Iterator[tuple[Any, str, int]]:
-    """The positive integers of a configuration, at every depth: their owner, name and value."""
+    """Yield owner, name and value of the positive integers of a configuration, at every depth."""
     values = config if isinstance(config, dict) else vars(config)
     for key, value in values.items():
         if isinstance(value, dict):
@@ -307,19 +309,19 @@ def _numbers(config: Any) -> Iterator[tuple[Any, str, int]]:
 
 
 def _is_limit(key: str) -> bool:
-    """Whether a setting is a number of positions."""
+    """Return whether a setting is a number of positions."""
     words = ("max_position", "n_positions", "original_max", "floor_scale", "max_seq_len")
     return any(word in key for word in words)
 
 
 def _is_window(key: str) -> bool:
-    """Whether a setting is how far back a layer sees."""
+    """Return whether a setting is the width of a window of attention."""
     names = ("sliding_window", "window_size", "attention_window", "attention_chunk_size")
     return key in names
 
 
 def _tokens(decoder: Decoder, n_rows: int, n: int) -> Int[Tensor, "rows pos"]:
-    """Fixed, spread-out ids: no randomness is needed to tell two models apart."""
+    """Return fixed token ids, spread over the vocabulary."""
     vocabulary = decoder.embedding.shape[0]
     tokens = torch.arange(n_rows * n) * 7919 % vocabulary
     return tokens.view(n_rows, n).to(decoder.embedding.device)
@@ -334,7 +336,7 @@ def _logits(
 def sum_of_writers(
     decoder: Decoder, taken: Trace, ctx: Context
 ) -> Float[Tensor, "batch pos d_model"]:
-    """The final residual stream, rebuilt from what every writer wrote and the constants."""
+    """Rebuild the final residual stream from the writers' outputs and the constants."""
     stream = decoder.add_positions(taken.embed, ctx, taken.start)
     for index, layer in enumerate(taken.layers):
         attention = decoder.layers[index].attention
@@ -348,18 +350,18 @@ def sum_of_writers(
 
 
 def _relative(ours: Tensor, theirs: Tensor) -> float:
-    """The root mean square of differences by the standard deviation of what should be."""
+    """Return the root mean square difference, relative to the standard deviation of `theirs`."""
     ours, theirs = at_least_fp32(ours), at_least_fp32(theirs)
     if not bool(torch.isfinite(theirs).all()):
         return math.inf
     return float((ours - theirs).square().mean().sqrt() / theirs.std().clamp(min=1e-6))
 
 
-# What changes the computation of the original.
+# Causes of a difference.
 
 
 def _cause(hf: Any, decoder: Decoder, largest: float) -> str:
-    """What was found to make the original compute something else, and what to do."""
+    """Name what changes the computation of the original, and the remedy."""
     if torch.is_autocast_enabled(decoder.embedding.device.type):
         return "torch.autocast is on: load and use the model outside of it."
     hooked = hooked_modules(hf)
@@ -386,7 +388,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 def hooked_modules(hf: nn.Module) -> list[str]:
-    """The modules on which forward hooks are registered."""
+    """Return the names of the modules that have forward hooks."""
     return [
         name for name, module in hf.named_modules() if any(vars(module)[kind] for kind in _HOOKS)
     ]
@@ -423,16 +425,16 @@ class Watch:
         return Watch, ()  # Modules of a copy, or in another process, are others.
 
     def differs(self, hf: nn.Module, device: torch.device) -> bool:
-        """Whether anything is not as at the last check; what is seen first counts as checked."""
+        """Return whether hooks, modules or autocast differ from those at the last check."""
         return self.checked is not None and self.checked != _identity(hf, device)
 
     def accept(self, hf: nn.Module, device: torch.device) -> None:
-        """Take the model as it is as checked."""
+        """Remember the present hooks, modules and autocast as checked."""
         self.checked = _identity(hf, device)
 
 
 def _identity(hf: nn.Module, device: torch.device) -> tuple[object, ...]:
-    """Hooks by their numbers, which are never used twice, and modules by their place in memory."""
+    """Identify hooks by their numbers, which are never used twice, and modules by their address."""
     of_all = vars(nn.modules.module)
     seen: list[object] = [torch.is_autocast_enabled(device.type)]
     seen += [number for kind in _HOOKS for number in of_all[f"_global{kind}"]]

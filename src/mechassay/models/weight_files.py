@@ -210,9 +210,8 @@ _MASKS_AND_ROTARY_TABLES = re.compile(
 
 
 def load_whole(source: str, **options: Any) -> tuple[PreTrainedModel, list[str]]:
-    """The model, and the names of the checkpoint's tensors that are of no part of it, such as the
-    head of a classifier. Causal masks, rotary frequencies, and what the class lists as superfluous
-    are not named.
+    """Load a model, and name the checkpoint's tensors that it does not use, such as the head of a
+    classifier. Causal masks, rotary frequencies and tensors that the class ignores are not named.
 
     Raises:
         BadFile: the checkpoint lacks tensors, which transformers would fill at random; or it has
@@ -241,7 +240,7 @@ def load_whole(source: str, **options: Any) -> tuple[PreTrainedModel, list[str]]
 
 
 def _is_of_the_model(model: Any, key: str) -> bool:
-    """Whether a tensor belongs to a module of the model, or to its layers or one more of them."""
+    """Return whether a tensor belongs to a module of the model or to a further layer."""
     from torch import nn
 
     modules = dict(model.named_modules())

@@ -14,8 +14,9 @@ tokens, and as it stands where 88 is one. What answers and foils share cancels i
 their log-probabilities. The counterfactual prompt is cut and forced alike. A token that begins both
 an answer and a foil is left out of both; a pair in which no token is left is `Misaligned`.
 
-*Special tokens.* A prompt has those that the tokenizer puts before a text by itself, once, even if
-the text begins with them. It has none of those that the tokenizer puts behind a text.
+*Special tokens.* A prompt begins with the special tokens that the tokenizer puts before every text,
+once, even if the text itself begins with them. Special tokens that the tokenizer appends (EOS) are
+left out. Special tokens that are written in the text stay.
 
 *Positions.* A part of a prompt is a span of characters; its tokens are those that overlap it, by
 the tokenizer's offsets. A mark of a space that a tokenizer writes as a token of its own ("▁|27")
@@ -92,7 +93,7 @@ ALIGNMENTS = {
 
 
 def counted_alignments(rows: Iterable[Aligned]) -> dict[str, int]:
-    """In how many pairs each of `ALIGNMENTS` was done."""
+    """Count the pairs with each kind of `ALIGNMENTS`."""
     counts = dict.fromkeys(ALIGNMENTS, 0)
     for row in rows:
         for how in counts:
@@ -101,7 +102,7 @@ def counted_alignments(rows: Iterable[Aligned]) -> dict[str, int]:
 
 
 def alignment_notes(counts: Mapping[str, int], n: int) -> dict[str, str]:
-    """Sentences about how the tokens of `n` pairs were aligned, by what was done."""
+    """Describe how the tokens of `n` pairs were aligned, a sentence a kind."""
     done = {how: text for how, text in ALIGNMENTS.items() if counts.get(how)}
     return {how: text.format(f"{counts[how]} of {n} pairs") for how, text in done.items()}
 
@@ -115,8 +116,8 @@ class Misaligned:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of texts, with the special tokens that the tokenizer puts before a text by itself,
-    once, and without those that it puts behind.
+    """Encode texts with the special tokens that the tokenizer puts before a text, once, and
+    without the special tokens that it appends.
     """
     before = _tokens_before(tokenizer)
     encoded = _plain(tokenizer, texts)["input_ids"] if texts else []
@@ -126,7 +127,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[lis
 def encode_with_offsets(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
 ) -> tuple[list[list[int]], list[list[Span]]]:
-    """Token ids as of `encode`, and the characters of every token; none of special ones before.
+    """Encode texts as `encode` does, and return the characters of every token.
 
     Raises:
         BadUsage: a tokenizer without character offsets.
@@ -147,7 +148,7 @@ def encode_with_offsets(
 
 
 def _plain(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> Any:
-    """Texts as tokens, with no special tokens but those written in them."""
+    """Tokenize texts without adding special tokens."""
     return tokenizer(
         list(texts),
         padding=False,
@@ -159,7 +160,7 @@ def _plain(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: 
 
 
 def _tokens_before(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The special tokens that a tokenizer puts before every text by itself."""
+    """Return the special tokens that a tokenizer puts before every text."""
     whole, own = (
         list(ids[0])
         for ids in (tokenizer(["a"])["input_ids"], _plain(tokenizer, ["a"])["input_ids"])
@@ -173,7 +174,7 @@ def _tokens_before(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def _missing(before: Sequence[int], ids: Sequence[int]) -> Sequence[int]:
-    """The tokens to put before a text: none if it begins with them."""
+    """Return the tokens to put before a text: none if the text begins with them."""
     return () if before and list(ids[: len(before)]) == list(before) else before
 
 
