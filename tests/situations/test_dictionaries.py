@@ -15,9 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mechassay.errors import BadFile, BadUsage
-from mechassay.features.featurizer import Splice
+from mechassay.features.dbm import DBM
+from mechassay.features.featurizer import ChosenFeatures, Splice
 from mechassay.features.sae import SAE, load_sae, save_sae
 from mechassay.interventions.intervene import intervene
+from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.steering import generate
 from mechassay.models.model import make_model
 from mechassay.testing.tiny import build, token_pairs
@@ -110,8 +112,18 @@ def test_a_dictionary_of_a_place_that_is_no_site_is_refused_everywhere(
     for site in ("resid.0", "resid.1", "mlp.1"):
         with pytest.raises(BadUsage, match=f"trained on {hook}, which is no site here"):
             sae.check_site(site)
-    with pytest.raises(BadUsage, match="which is no site here"):
-        intervene(model, token_pairs(3), {"resid.0@last": Splice(sae)})
+    uses = (
+        lambda: intervene(model, token_pairs(3), {"resid.0@last": Splice(sae)}),
+        lambda: intervene(
+            model, token_pairs(3), {"resid.0@last": Interchange(features=ChosenFeatures(sae))}
+        ),
+        lambda: DBM(steps=1).fit(
+            model, token_pairs(3), "resid.0@last", init={"resid.0@last": sae}, progress=SILENT
+        ),
+    )
+    for use in uses:
+        with pytest.raises(BadUsage, match="which is no site here"):
+            use()
     assert load_sae(save_sae(sae, tmp_path / "again")).hook == hook
 
 
@@ -159,6 +171,6 @@ def test_a_dictionary_is_not_put_into_the_first_token_that_it_was_trained_withou
 
 
 def test_other_slices_of_positions_are_refused(tmp_path: Path) -> None:
-    for positions in ([0, 5], [-3, None], [1, None, 2]):
+    for positions in ([0, 5], [-3, None], [1, None, 2], 5, ["1", None], [True, None], {"a": 1}):
         with pytest.raises(BadFile, match="an SAE of the positions"):
             load_sae(saelens(tmp_path, seqpos_slice=positions))

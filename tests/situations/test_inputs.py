@@ -25,7 +25,7 @@ from mechassay.circuits import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate, faithfulness_curve
 from mechassay.circuits.methods import METHODS
 from mechassay.cli.main import main
-from mechassay.errors import BadPairs, UnsupportedModel
+from mechassay.errors import BadPairs, BadUsage, UnsupportedModel
 from mechassay.interventions.steering import generate
 from mechassay.models.model import Model
 from mechassay.prompts.batch import Batch
@@ -188,6 +188,18 @@ def test_ids_stand_beside_a_written_text_that_does_not_give_them() -> None:
     assert "token ids" in columns and "token ids" in made._repr_html_()
 
 
+def test_bos_is_found_in_a_vocabulary_that_knows_no_word_of_a_short_text() -> None:
+    inner: Any = Tokenizer(models.BPE({"<s>": 0, "</s>": 1, "X": 2}, []))
+    inner.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token="<s>", eos_token="</s>"
+    )
+    assert tokenizer(["a"])["input_ids"] == [[0, 1]]
+    assert encode(tokenizer, ["X", "<s>X"]) == [[0, 2], [0, 2]]
+
+
 def test_prompts_that_are_cut_or_written_on_are_noted(tmp_path: Path) -> None:
     model = model_with("bos")
     cut = {"clean": "John gave a ring to ", "counterfactual": "Mary gave a ring to "}
@@ -288,15 +300,26 @@ def test_padded_pairs_of_unequal_lengths_are_refused_as_lists_are(side: str) -> 
     assert batch.counterfactual.tolist() == lists.counterfactual.tolist()
 
 
+def test_masks_of_arrays_are_those_of_tensors_and_masks_of_lists_are_refused() -> None:
+    clean, other = [[0, 6, 7, 8], [2, 3, 4, 5]], [[0, 9, 7, 8], [2, 9, 4, 5]]
+    tensors = [torch.tensor(rows) for rows in (clean, other)]
+    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    batch = Batch.from_tokens(*tensors, [10, 11], [12, 13], mask=mask)
+    arrays = Batch.from_tokens(
+        np.array(clean), np.array(other), [10, 11], [12, 13], mask=mask.numpy()
+    )
+    assert batch.lengths.tolist() == arrays.lengths.tolist() == [3, 4]
+    assert torch.equal(batch.clean, arrays.clean) and torch.equal(batch.mask, arrays.mask)
+    with pytest.raises(BadUsage, match=r"mask must have the shape.* got \(2, 4\) for lists"):
+        Batch.from_tokens(clean, other, [10, 11], [12, 13], mask=mask)
+
+
 @pytest.mark.parametrize("make", [np.array, torch.tensor, lambda rows: list(map(np.array, rows))])
 def test_several_answers_as_an_array_are_read_as_lists_are(make: Callable[[Any], Any]) -> None:
     prompts = [[1, 2, 3], [4, 5, 6]], [[1, 7, 3], [4, 8, 6]]
     right, wrong = [[9, 10], [11, 12]], [[13, 14], [15, 16]]
     batch = Batch.from_tokens(*prompts, make(right), make(wrong))
     assert batch.answers.tolist() == right and batch.foils.tolist() == wrong
-
-
-SHORT = {"steps": 3}
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])

@@ -7,6 +7,7 @@ where a tensor inside it is asked for.
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from dataclasses import replace
@@ -252,6 +253,23 @@ def test_learned_positions_are_read_up_to_their_end_and_not_beyond(family: str) 
     assert most == 63
 
 
+def test_every_limit_of_a_configuration_is_tried_also_under_one_name() -> None:
+    """Two kinds of layers have limits of their own."""
+    config = build("gemma3").config
+    for kind, limit in (("sliding_attention", 20), ("full_attention", 40)):
+        config.rope_parameters[kind]["original_max_position_embeddings"] = limit
+    hf = random_model(config)
+    starts: list[int] = []
+
+    def look(_: Any, __: Any, named: dict[str, Any]) -> None:
+        if named.get("position_ids") is not None:
+            starts.append(int(named["position_ids"][0, 0]))
+
+    hf.register_forward_pre_hook(look, with_kwargs=True)
+    assert ma.load_model(hf).self_check is not None
+    assert starts == [17, 37, 61]
+
+
 def test_the_small_copy_has_a_layer_of_each_kind_and_the_models_weights() -> None:
     hf = build("gemma3")
     small = small_copy(hf)
@@ -435,6 +453,24 @@ def doubled(_: Any, __: Any, out: Any) -> Any:
 
 def untouched(_: Any, __: Any, out: Any) -> None:
     """A hook that only looks."""
+
+
+def test_a_check_leaves_the_modes_of_modules_as_they_were() -> None:
+    hf: Any = build("llama")
+    model = ma.load_model(hf)
+    hf.train()
+    hf.model.layers[0].eval()
+    model.check()
+    assert hf.training and hf.model.layers[1].training and not hf.model.layers[0].training
+
+
+def test_a_hook_on_a_copy_of_a_model_is_noticed() -> None:
+    copied = copy.deepcopy(ma.load_model(build("llama")))
+    assert len(copied.batch(token_pairs(3))) == 3
+    hf: Any = copied.hf
+    hf.model.layers[0].mlp.register_forward_hook(doubled)
+    with pytest.raises(SelfCheckFailed, match="Hooks of other code"):
+        copied.batch(token_pairs(3))
 
 
 def test_a_hook_that_changes_nothing_is_accepted() -> None:

@@ -55,12 +55,11 @@ def bound(
     lacking, impossible = False, dict[str, MechassayError]()
     for share, margin, sure in every:
         try:
-            required_n(share, sure, margin, "exact")
+            sizes = {kind: required_n(share, sure, margin, kind) for kind in KINDS}
         except BadUsage as error:
             impossible[f"--p {share:g} --epsilon {margin:g} --delta {sure:g}"] = error
             continue
-        for kind in KINDS:
-            needed = required_n(share, sure, margin, kind)
+        for kind, needed in sizes.items():
             cells = [f"{100 * share:g}", f"{margin:g}", f"{sure:g}", kind]
             cells += [f"{needed.smallest:,}", f"{needed.always:,}"]
             if n is not None:

@@ -177,7 +177,7 @@ class Study:
             private_seed=job.private_seed,
         )
         batch = self.model.batch(pairs)
-        about = {**pairs.selection(), "alignment": dict(batch.alignment)}
+        about = pairs.selection()
         templates = [self.task.template(pair.tags) for pair in pairs]
         if role == "train" and job.pairing != "matched":
             batch, rows, n_alone = paired(

@@ -88,6 +88,8 @@ class DBM(TrainedFinder):
         probe = torch.zeros(1, width, dtype=parameter_dtype(model), device=model.device)
         sizes: list[int] = []
         for site, featurizer in zip(sites, featurizers, strict=True):
+            if (check_site := getattr(featurizer, "check_site", None)) is not None:
+                check_site(site, model)
             try:
                 sizes.append(featurizer.encode(probe).shape[1])
             except (RuntimeError, BadUsage):

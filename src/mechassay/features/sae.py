@@ -458,10 +458,12 @@ def _first_token(path: Path, about: Mapping[str, Any]) -> int:
         BadFile: a slice of positions that does not go to the end.
     """
     positions = about.get("seqpos_slice") or [None]
-    start, *rest = positions if len(positions) > 1 else [None, positions[0]]
-    if any(x is not None for x in rest) or (isinstance(start, int) and start < 0):
-        raise BadFile(f"{path}: an SAE of the positions {positions}, which is not read.")
-    return max(int(start or 0), int(bool(about.get("exclude_special_tokens"))))
+    first = 0
+    if isinstance(positions, list) and len(positions) == 2 and type(positions[0]) is int:
+        first = positions[0]
+    if first < 0 or positions not in ([None], [None, None], [first, None]):
+        raise BadFile(f"{path}: an SAE of the positions {positions!r}, which is not read.")
+    return max(first, int(bool(about.get("exclude_special_tokens"))))
 
 
 def read_gemma_scope(folder: Path, norm_scale: float | None = None) -> SAE:

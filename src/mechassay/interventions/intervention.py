@@ -430,7 +430,8 @@ def check_interventions(
                 f"Site {site}: an intervention is Interchange(), Add(...), Ablate(...),"
                 f" Replace(...), Scale(...) or an object like them; got {intervention!r}."
             )
-        check_site = getattr(getattr(intervention, "featurizer", None), "check_site", None)
-        if check_site is not None:
-            check_site(site, model)
+        for owner in (intervention, getattr(intervention, "features", None)):
+            check_site = getattr(getattr(owner, "featurizer", None), "check_site", None)
+            if check_site is not None:
+                check_site(site, model)
     return interventions

@@ -22,7 +22,7 @@ from numbers import Integral
 from typing import Any, Literal, get_args
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.models.decoder import Decoder, Mlp
+from mechassay.models.decoder import Decoder
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, depth_of
@@ -108,7 +108,8 @@ class Site:
                 means another tensor of this model.
         """
         self.check_graph(model.graph, model.name)
-        norm = None if self.part != "mlp" else _mlp_of(model, self.layer).post_norm
+        mlp = model.decoder.layers[self.layer].mlp if self.part == "mlp" else None
+        norm = None if mlp is None else mlp.post_norm
         after_norm = self.foreign.startswith("blocks.") and model.family in _HOOK_AFTER_NORM
         if self.foreign and norm is not None and not after_norm:
             what = "multiplied" if norm.eps is None else "normed"
@@ -168,12 +169,6 @@ class Site:
             return f"blocks.{max(self.layer, 0)}.hook_resid_{'pre' if pre else 'post'}"
         hook = "attn.hook_z" if self.part == "heads" else "hook_mlp_out"
         return f"blocks.{self.layer}.{hook}"
-
-
-def _mlp_of(model: Model, layer: int) -> Mlp:
-    mlp = model.decoder.layers[layer].mlp
-    assert mlp is not None
-    return mlp
 
 
 SiteLike = Site | str

@@ -327,7 +327,9 @@ class Model(OneLine):
         Raises:
             SelfCheckFailed, UnsupportedModel: see `check`.
         """
-        if self.watch.differs(self.hf, self.device):
+        if self.watch.checked is None:  # a copy, or a model in another process
+            self.watch.accept(self.hf, self.device)
+        elif self.watch.differs(self.hf, self.device):
             self.check()
 
 

@@ -109,14 +109,16 @@ def self_check(name: str, hf: PreTrainedModel, decoder: Decoder, decode: Decode)
             was found to cause it.
         UnsupportedModel: the original does not run, or the small copy cannot be built.
     """
-    training = hf.training
+    modes = [(module, module.training) for module in hf.modules()]
     hf.eval()
     # A lower precision that the user set rounds both runs, each in its own way: on CPUs with
     # AMX, "medium" multiplies in bfloat16.
     try:
         with float32_products("highest"):
-            ends = _ends(hf, decoder).items()
-            at_ends = {key: _at_limit(name, hf, decoder, end) for key, end in ends}
+            at_ends = {
+                f"{key} = {end:,}": _at_limit(name, hf, decoder, end)
+                for end, key in _ends(hf, decoder).items()
+            }
             # After long positions, a few tokens: dynamic rotary tables go back to where they were.
             plain, padded, writers = _plain(name, hf, decoder)
             small = _of_small_copy(name, hf, decode, decoder)
@@ -126,7 +128,8 @@ def self_check(name: str, hf: PreTrainedModel, decoder: Decoder, decode: Decode)
             raise
         raise unlike_llama(kind, f"{type(error).__name__}: {first_line(error)}") from error
     finally:
-        hf.train(training)
+        for module, training in modes:
+            module.training = training
     allowed = TOLERANCE.get(decoder.embedding.dtype, 0.1)
     at_limits = max(at_ends.values(), key=_order, default=0.0)
     limit = next((key for key, x in at_ends.items() if not x <= allowed), "")
@@ -165,23 +168,23 @@ def _original(name: str, hf: Any, tokens: Tensor, **named: Tensor) -> Float[Tens
     try:
         return hf(tokens, use_cache=False, **named).logits[:, -1]
     except (NotImplementedError, KeyError) as error:
-        # A quantised tensor has not all operations that its model's modules call; what is tied to
-        # a weight elsewhere was put on disk by nobody.
+        # A quantised tensor lacks some operations that its model's modules call. A weight that is
+        # tied to a weight on another device was never written to disk.
         raise UnsupportedModel(
             f"{name}: the model itself does not run as it is quantised or placed:"
             f" {type(error).__name__}: {first_line(error)}"
         ) from error
 
 
-def _ends(hf: Any, decoder: Decoder) -> dict[str, int]:
-    """Return the limits of positions in the configuration, none beyond the end of a table."""
+def _ends(hf: Any, decoder: Decoder) -> dict[int, str]:
+    """Return the limits of positions that the configuration names, the lowest first, with one of
+    their names. No limit is beyond the end of a table of positions.
+    """
     if "position_ids" not in inspect.signature(hf.forward).parameters:
         return {}
-    named = {key: value for _, key, value in _numbers(hf.config) if _is_limit(key)}
-    if decoder.longest is not None:
-        named = {key: min(value, decoder.longest) for key, value in named.items()}
-    rising = sorted(named.items(), key=lambda item: item[1])
-    return {key: value for key, value in rising if value >= N_TOKENS}
+    end = math.inf if decoder.longest is None else decoder.longest
+    named = {int(min(n, end)): key for _, key, n in _numbers(hf.config) if _is_limit(key)}
+    return {limit: named[limit] for limit in sorted(named) if limit >= N_TOKENS}
 
 
 def _at_limit(name: str, hf: Any, decoder: Decoder, limit: int) -> float:
@@ -292,10 +295,9 @@ def _fitting(source: Tensor | None, like: Tensor, generator: torch.Generator) ->
         rows = source.data[: len(like)]
         if rows.shape == like.shape:
             return rows
-    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32) / math.sqrt(
-        like.shape[-1]
-    )
-    return drawn.to(like.dtype)
+    # All experts of a layer are one, so that a large mixture takes the memory of one.
+    drawn = torch.randn(like.shape[-2:], generator=generator, dtype=torch.float32)
+    return (drawn / math.sqrt(like.shape[-1])).to(like.dtype).expand(like.shape)
 
 
 def _numbers(config: Any) -> Iterator[tuple[Any, str, int]]:
@@ -371,7 +373,7 @@ def _cause(hf: Any, decoder: Decoder, largest: float) -> str:
     foreign = [
         f"{name} ({type(module).__name__})"
         for name, module in hf.named_modules()
-        if name and not type(module).__module__.startswith(("torch.", "transformers."))
+        if name and not type(module).__module__.startswith(_LIBRARIES)
     ]
     if foreign and type(hf).__module__.startswith("transformers."):
         return f"Modules that are not transformers' own stand in it: {', '.join(foreign[:3])}."
@@ -383,6 +385,8 @@ def _cause(hf: Any, decoder: Decoder, largest: float) -> str:
     )
 
 
+_LIBRARIES = ("torch.", "transformers.", "bitsandbytes.", "torchao.")
+"""Where the classes of a model's own modules stand, quantised ones too."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 """Where a module keeps the hooks of its forward pass, by numbers."""
 
@@ -426,7 +430,7 @@ class Watch:
 
     def differs(self, hf: nn.Module, device: torch.device) -> bool:
         """Return whether hooks, modules or autocast differ from those at the last check."""
-        return self.checked is not None and self.checked != _identity(hf, device)
+        return self.checked != _identity(hf, device)
 
     def accept(self, hf: nn.Module, device: torch.device) -> None:
         """Remember the present hooks, modules and autocast as checked."""

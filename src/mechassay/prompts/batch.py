@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mechassay.errors import BadPairs
+from mechassay.errors import BadPairs, BadUsage
 from mechassay.prompts.pairs import NO_COUNTS, Pair, align_pairs
 from mechassay.prompts.tokenization import Aligned, Misaligned, counted_alignments
 from mechassay.utils.display import OneLine
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+TokenIds = Sequence[Sequence[int]] | np.ndarray | Tensor
+"""Prompts as token ids: a sequence a prompt, or a table [batch, pos]."""
 NO_TOKEN = -1
 _TENSORS = ("clean", "counterfactual", "mask", "answers", "foils")
 
@@ -167,13 +169,13 @@ class Batch(OneLine):
 
     @staticmethod
     def from_tokens(
-        clean: Sequence[Sequence[int]] | Tensor,
-        counterfactual: Sequence[Sequence[int]] | Tensor,
+        clean: TokenIds,
+        counterfactual: TokenIds,
         answers: Sequence[Any] | np.ndarray | Tensor,
         foils: Sequence[Any] | np.ndarray | Tensor,
         *,
-        mask: Tensor | None = None,
-        counterfactual_mask: Tensor | None = None,
+        mask: np.ndarray | Tensor | None = None,
+        counterfactual_mask: np.ndarray | Tensor | None = None,
         ids: Sequence[str] | None = None,
         groups: Sequence[str | None] | None = None,
         pad: int = 0,
@@ -181,7 +183,7 @@ class Batch(OneLine):
         """A batch from token ids; no tokenizer needed.
 
         Args:
-            clean: one sequence of ids a pair, or a tensor [batch, pos].
+            clean: one sequence of ids a pair, or a tensor or array [batch, pos].
             counterfactual: the same lengths as `clean`.
             answers: one id, or a sequence of ids, a pair.
             foils: as `answers`.
@@ -195,9 +197,12 @@ class Batch(OneLine):
 
         Raises:
             BadPairs: no pairs; a pair's lengths differ; an answer equals a foil.
+            BadUsage: a mask of lists, or of another shape than its tensor or array.
         """
         other_mask = mask if counterfactual_mask is None else counterfactual_mask
-        cleans, counterfactuals = token_rows(clean, mask), token_rows(counterfactual, other_mask)
+        cleans = token_rows(clean, mask)
+        name = "mask" if counterfactual_mask is None else "counterfactual_mask"
+        counterfactuals = token_rows(counterfactual, other_mask, name)
         names = tuple(ids) if ids is not None else tuple(str(i) for i in range(len(cleans)))
         if not cleans:
             raise BadPairs("A batch needs at least one pair; got none.")
@@ -273,14 +278,14 @@ class Batch(OneLine):
         return replace(batch, alignment=MappingProxyType(counted_alignments(rows)))
 
 
-def _check_padding(names: Sequence[str], clean: Any, counterfactual: Any, mask: Tensor) -> None:
-    """Refuse counterfactual prompts that are not padded where the clean ones are.
+def _check_padding(names: Sequence[str], clean: Any, counterfactual: Any, mask: Any) -> None:
+    """Refuse counterfactual prompts whose padding differs from that of the clean prompts.
 
     Raises:
         BadPairs: one has tokens where the clean prompt has padding, or the id of the padding where
             the clean prompt has tokens.
     """
-    real = mask.bool().cpu()
+    real = torch.as_tensor(mask).bool().cpu()
     one, other = (torch.as_tensor(x).cpu() for x in (clean, counterfactual))
     longer = ((one != other) & ~real).any(dim=1)
     pads = one[~real].unique()
@@ -302,23 +307,37 @@ PairsLike = Pair | Sequence[Pair] | Batch
 """What models and methods take: one pair, several, or a batch."""
 
 
-def token_rows(tokens: Sequence[Sequence[int]] | Tensor, mask: Tensor | None) -> list[list[int]]:
-    """The real tokens of each row; without a mask all are real."""
-    if not isinstance(tokens, Tensor):
-        return [list(map(int, row)) for row in tokens]
+def token_rows(
+    tokens: TokenIds, mask: np.ndarray | Tensor | None, name: str = "mask"
+) -> list[list[int]]:
+    """Return the real tokens of each row; without a mask all tokens are real.
+
+    Args:
+        name: of the mask, for the message.
+
+    Raises:
+        BadUsage: a mask of another shape than the tensor or array of tokens, or of lists.
+    """
+    is_table = isinstance(tokens, np.ndarray | Tensor)
     if mask is None:
-        return tokens.tolist()
+        return tokens.tolist() if is_table else [list(map(int, row)) for row in tokens]
+    if not is_table or tuple(mask.shape) != tuple(tokens.shape):
+        shape = tuple(tokens.shape) if is_table else "lists"
+        raise BadUsage(
+            f"{name} must have the shape of its tensor of tokens; got {tuple(mask.shape)} for"
+            f" {shape}."
+        )
     return [
-        [t for t, real in zip(row, keep, strict=True) if real]
-        for row, keep in zip(tokens.tolist(), mask.bool().tolist(), strict=True)
+        [token for token, real in zip(row, keep, strict=True) if real]
+        for row, keep in zip(tokens.tolist(), mask.tolist(), strict=True)
     ]
 
 
 def token_table(tokens: Sequence[Any] | np.ndarray | Tensor) -> Int[Tensor, "batch width"]:
     """One token, or several, a row, with `NO_TOKEN` on the right of those that have fewer."""
-    # Tensors and arrays, of one dimension or two, and sequences of them.
-    rows = [getattr(row, "tolist", lambda row=row: row)() for row in tokens]
-    lists = [list(row) if isinstance(row, Sequence) else [row] for row in rows]
+    rows = tokens.tolist() if isinstance(tokens, np.ndarray | Tensor) else list(tokens)
+    several = (Sequence, np.ndarray, Tensor)
+    lists = [list(row) if isinstance(row, several) else [row] for row in rows]
     width = max((len(row) for row in lists), default=0)
     table = [[int(t) for t in row] + [NO_TOKEN] * (width - len(row)) for row in lists]
     return torch.tensor(table, dtype=torch.long).reshape(len(lists), width)

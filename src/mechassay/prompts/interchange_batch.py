@@ -328,7 +328,7 @@ class InterchangeBatch(OneLine):
             BadUsage: a name of a column that is taken.
         """
         rows = [
-            _prompts(name, tokens, mask)
+            token_rows(tokens, mask, f"{name}_mask")
             for name, tokens, mask in (("base", base, base_mask), ("source", source, source_mask))
         ]
         n = len(rows[0])
@@ -642,16 +642,6 @@ def _known(values: list[float] | None) -> Float[Tensor, "n"] | None:
     if values is None or all(map(math.isnan, values)):
         return None
     return torch.tensor(values, dtype=torch.float64)
-
-
-def _prompts(name: str, tokens: Tokens, mask: Tensor | None) -> list[list[int]]:
-    if mask is not None and (not isinstance(tokens, Tensor) or mask.shape != tokens.shape):
-        shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else "lists"
-        raise BadUsage(
-            f"{name}_mask must have the shape of the tensor {name}; got {tuple(mask.shape)} for"
-            f" {shape}."
-        )
-    return token_rows(tokens, mask)
 
 
 def _unpadded(tokens: Sequence[Any] | Tensor) -> list[list[int]]:

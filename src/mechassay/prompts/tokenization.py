@@ -165,12 +165,14 @@ def _tokens_before(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         list(ids[0])
         for ids in (tokenizer(["a"])["input_ids"], _plain(tokenizer, ["a"])["input_ids"])
     )
-    if own:
-        starts = (n for n in range(len(whole)) if whole[n : n + len(own)] == own)
-        return whole[: next(starts, 0)]
-    # A vocabulary of words that has neither this one nor a token for unknown ones.
+    start = next((n for n in range(len(whole)) if own and whole[n : n + len(own)] == own), None)
+    if start is not None:
+        return whole[:start]
+    # The vocabulary has no such word and no token for unknown words: special tokens are left.
     end: Any = tokenizer.eos_token_id
-    return [token for token in whole if token != end or end == tokenizer.bos_token_id]
+    appended = set() if end == tokenizer.bos_token_id else {end}
+    special = set(tokenizer.all_special_ids) - appended
+    return list(takewhile(special.__contains__, whole))
 
 
 def _missing(before: Sequence[int], ids: Sequence[int]) -> Sequence[int]:

@@ -283,7 +283,7 @@ class VariableStudy:
             featurizer,
             settings=self.settings,
             ks=job.ks or ks,
-            saes={site: sae_of_site(job.saes, site).check_site(site, model) for site in places}
+            saes={site: sae_of_site(job.saes, site) for site in places}
             if featurizer == "dbm+sae"
             else None,
             untrained=self.untrained,
