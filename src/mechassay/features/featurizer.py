@@ -423,9 +423,10 @@ class ScaleFeatures(OneLine):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Splice(OneLine):
-    """What a featurizer makes of a value, in its place: an SAE is put into the model.
+    """Replace a value by the featurizer's reconstruction, such as that of an SAE.
 
-    At "all", tokens before `first` are left as they are: an SAE was trained without them.
+    At the position "all", tokens before `first` keep their values, because the SAE was trained
+    without these tokens.
     """
 
     featurizer: Featurizer

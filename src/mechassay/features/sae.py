@@ -139,13 +139,15 @@ class SAE(OneLine, Featurizer):
         return facts | {name: value for name, value in more.items() if value}
 
     def check_site(self, site: SiteLike, model: Model | None = None) -> SAE:
-        """The SAE, if it may be used at the site: its hook is that of the site, or not known.
+        """Return the SAE if it was trained on this site, or if its site is not known.
 
         Args:
-            model: where it is used; its hook may mean another tensor there, see `Site.check`.
+            model: the model in which the SAE is used. The SAE's hook may mean another tensor in
+                this model, see `Site.check`.
 
         Raises:
-            BadUsage: it was trained on another.
+            BadUsage: the SAE was trained on another site, on a place that is not a site, or in a
+                model that TransformerLens changes in another way.
         """
         at = load_site(site)
         if self.mean_free and model is not None and not model.decoder.final_norm.centred:
@@ -432,7 +434,7 @@ _WITHOUT_EFFECT = {
 
 
 def _mean_free(path: Path, kwargs: Any, hook: str) -> bool:
-    """Whether an SAE reads values less their mean, by how TransformerLens changed its model.
+    """Return whether an SAE reads values less their mean, by its model's changes on loading.
 
     Raises:
         BadFile: a change that alters the site's values in another way.
@@ -452,7 +454,7 @@ def _mean_free(path: Path, kwargs: Any, hook: str) -> bool:
 
 
 def _first_token(path: Path, about: Mapping[str, Any]) -> int:
-    """The first token that an SAE of SAELens was trained on; 1 if special tokens are excluded.
+    """Return the first token that an SAE of SAELens was trained on; 1 without special tokens.
 
     Raises:
         BadFile: a slice of positions that does not go to the end.

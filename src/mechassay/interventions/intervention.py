@@ -417,8 +417,8 @@ def check_interventions(
     """The interventions, if they can be made.
 
     Raises:
-        BadUsage: none; a site that the model does not have; what is no intervention; a dictionary
-            of another site.
+        BadUsage: no intervention was given; a site that the model does not have; an object that is
+            not an intervention; a dictionary that was trained on another site.
     """
     if not interventions:
         raise BadUsage("At least one site with an intervention is needed; got none.")

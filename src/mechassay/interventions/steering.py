@@ -66,7 +66,7 @@ class Generated(OneLine, Tabular):
     ids: tuple[tuple[int, ...], ...] = ()
 
     def columns(self) -> dict[str, list[Any]]:
-        """Prompts and what is written after them, and `ids` where there are some."""
+        """Return the prompts, the written texts, and the token ids if a text does not give them."""
         columns: dict[str, list[Any]] = {"prompt": list(self.prompts), "written": list(self.texts)}
         return {**columns, "token ids": list(self.ids)} if any(self.ids) else columns
 

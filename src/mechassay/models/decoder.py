@@ -166,7 +166,7 @@ class Projection:
     def of_own_heads(
         self, x: Float[Tensor, "n batch pos d_model"], heads: Int[Tensor, "n"]
     ) -> Float[Tensor, "batch pos n d_head"]:
-        """Each head of its own input: `heads[i]` of `x[i]`, whose norm is over all heads of it."""
+        """Project input `x[i]` into head `heads[i]`. A norm over all heads is that of `x[i]`."""
         if self.norm is not None:
             pairs = zip(x, heads.split(1), strict=True)
             return torch.cat([self.of_heads(own, head) for own, head in pairs], dim=-2)
@@ -416,7 +416,9 @@ class Decoder:
 
     @property
     def longest(self) -> int | None:
-        """The most tokens of a prompt: those that a table of positions has; None without one."""
+        """Return how many tokens a prompt may have: the length of the table of positions, or None
+        if the model has no table.
+        """
         return self.n_rotations if self.positions is None else len(self.positions)
 
     @property
@@ -447,19 +449,19 @@ class Decoder:
 
     @cached_property
     def rotary_tables(self) -> Mapping[str, RotaryTable]:
-        """The rotary tables by name, each of which gives a prompt the values that it has alone."""
+        """Return the rotary tables by name; a prompt has the same values alone and in a batch."""
         return {kind: RotaryTable.of(table) for kind, table in self.rotaries.items()}
 
     def rotary(
         self, position_ids: Int[Tensor, "batch pos"], lengths: Int[Tensor, "batch"]
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Cosines and sines by name; `lengths` are each prompt's last position plus 1."""
+        """Compute cosines and sines by name; `lengths` are each prompt's last position plus 1."""
         like = self.embedding[:1]
         tables = self.rotary_tables.items()
         return {kind: table(like, position_ids, lengths) for kind, table in tables}
 
     def rotary_key(self, length: int) -> tuple[int, ...]:
-        """Equal for lengths of prompts that have the same rotary frequencies."""
+        """Return a key that is equal for prompt lengths with the same rotary frequencies."""
         return tuple(table.key(length) for table in self.rotary_tables.values())
 
     def context(self, mask: Bool[Tensor, "batch pos"], first: int = 0) -> Context:

@@ -222,8 +222,8 @@ class Pairs(Tabular, tuple[Pair, ...]):
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What a reader should know of the data, by what it is about: see `Task.notes`, and how
-        tokens were aligned.
+        """Return notes on the data by subject: those of `Task.notes`, and notes on the pairs whose
+        tokens were cut, appended or compared by the first of several.
         """
         aligned = alignment_notes(self.source.get("alignment", EMPTY), len(self))
         return {**self.source.get("notes", EMPTY), **aligned}

@@ -95,7 +95,7 @@ def write_page(
 
 
 def _about(records: Sequence[Record]) -> list[str]:
-    """Which weights the models have, where their names do not say it, and `alignment_lines`."""
+    """Name the weights of packaged and converted models, and add `alignment_lines`."""
     models = {record.model.name: record.model for record in records}
     weights = [
         f"{name}: {model.args['checkpoint']}."
@@ -106,8 +106,8 @@ def _about(records: Sequence[Record]) -> list[str]:
 
 
 def alignment_lines(records: Sequence[Record]) -> list[str]:
-    """What readers have to know of how prompts became tokens: that answers of several tokens are
-    compared by the first, and that prompts bring special tokens of their own.
+    """Say that answers of several tokens are compared by their first token, and that prompts begin
+    with special tokens, if the records' pairs are so.
     """
     chosen = {data.hash: data for record in records for data in record.data.values()}
     counts = sum((Counter(data.alignment) for data in chosen.values()), Counter[str]())

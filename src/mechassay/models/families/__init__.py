@@ -86,11 +86,11 @@ MISREAD = (
     TypeError,
     ValueError,
 )
-"""What reading or running a model of another layout raises."""
+"""Errors that occur when a model of another layout is read or run."""
 
 
 def unlike_llama(kind: str, reason: str) -> UnsupportedModel:
-    """The error about a model type that no family names, and which has not the Llama layout."""
+    """Return the error for a model type without a family that does not have the Llama layout."""
     names = ", ".join(FAMILIES.names())
     return UnsupportedModel(
         f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama"
