@@ -310,8 +310,13 @@ def test_masks_of_arrays_are_those_of_tensors_and_masks_of_lists_are_refused() -
     )
     assert batch.lengths.tolist() == arrays.lengths.tolist() == [3, 4]
     assert torch.equal(batch.clean, arrays.clean) and torch.equal(batch.mask, arrays.mask)
-    with pytest.raises(BadUsage, match=r"mask must have the shape.* got \(2, 4\) for lists"):
-        Batch.from_tokens(clean, other, [10, 11], [12, 13], mask=mask)
+    wrong: list[tuple[Any, Any, str]] = [
+        (clean, mask, r"got \(2, 4\) for tokens of lists"),
+        (tensors[0], mask.tolist(), r"got lists for tokens of \(2, 4\)"),
+    ]
+    for tokens, given, message in wrong:
+        with pytest.raises(BadUsage, match=f"mask must be a tensor or array.*{message}"):
+            Batch.from_tokens(tokens, other, [10, 11], [12, 13], mask=given)
 
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor, lambda rows: list(map(np.array, rows))])
@@ -384,6 +389,10 @@ def test_pairs_beyond_the_positions_are_dropped_in_a_task_and_refused_in_a_list(
     pairs = task.pairs("test", model)
     assert len(pairs) == 3
     assert dict(pairs.dropped) == {"longer than the model's 64 positions": 1}
+    checked = check_pairs(task, model)
+    assert checked.total.usable == 3
+    assert checked.total.dropped["longer than the model's 64 positions"].count == 1
+    assert check_pairs(task, tokenizer).total.usable == 4
     long = task.pairs("test", tokenizer)
     assert len(long) == 4
     for use in (

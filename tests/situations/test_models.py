@@ -237,7 +237,7 @@ def test_a_family_that_ignores_a_window_is_refused(
         return replace(decoder, layers=tuple(layers))
 
     monkeypatch.setattr("mechassay.models.model.decode", without_windows)
-    with pytest.raises(SelfCheckFailed, match="windows and limits are 8 tokens"):
+    with pytest.raises(SelfCheckFailed, match=r"small copy \(windows and limits of 8 tokens\)"):
         ma.load_model(hf)
 
 
@@ -353,7 +353,7 @@ def test_a_name_of_an_mlp_s_output_is_that_tensor_or_is_refused(family: str) -> 
         assert close(seen_at(model, batch, names[0])[1:], theirs)
         return
     for name in names:
-        with pytest.raises(BadUsage, match=rf"before it is {NORMED[family]}.*mlp\.1 is what"):
+        with pytest.raises(BadUsage, match=rf"before it is {NORMED[family]}.*mlp\.1 is the output"):
             load_site(name).check(model)
     if family.startswith("gemma"):  # TransformerLens's hook is behind the norm there
         normed = block.post_feedforward_layernorm(theirs)
@@ -471,6 +471,19 @@ def test_a_hook_on_a_copy_of_a_model_is_noticed() -> None:
     hf.model.layers[0].mlp.register_forward_hook(doubled)
     with pytest.raises(SelfCheckFailed, match="Hooks of other code"):
         copied.batch(token_pairs(3))
+
+
+def test_a_hook_of_every_module_is_named() -> None:
+    model = ma.load_model(build("llama"))
+    handle = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, _, out: out * 2 if type(module).__name__ == "LlamaMLP" else None
+    )
+    try:
+        with pytest.raises(SelfCheckFailed, match="Hooks that torch runs in every module"):
+            model.batch(token_pairs(3))
+    finally:
+        handle.remove()
+    assert len(model.batch(token_pairs(3))) == 3
 
 
 def test_a_hook_that_changes_nothing_is_accepted() -> None:

@@ -114,9 +114,9 @@ class Site:
         if self.foreign and norm is not None and not after_norm:
             what = "multiplied" if norm.eps is None else "normed"
             raise BadUsage(
-                f"{self.foreign} is the output of an MLP before it is {what} in {model.name}"
-                f" ({model.family}), which is no site here; {self.part}.{self.layer} is what enters"
-                " the residual stream after that."
+                f"In {model.name} ({model.family}), {self.foreign} is the output of the MLP before"
+                f" it is {what}, which is no site here; {self.part}.{self.layer} is the output"
+                " after that, as it enters the residual stream."
             )
         return self
 

@@ -2,12 +2,13 @@
 
 Logits are compared in four settings, and the writers have to sum to the residual stream:
 
-    plain          six tokens, of two prompts
-    left-padded    the same, with padding before one prompt
+    plain          two prompts of six tokens
+    left-padded    one of them with padding before it
     at limits      six tokens whose positions begin just below each limit that the configuration
                    names, where rotary frequencies or the scale of queries may change
-    small          a copy with a layer of each kind, at least two, whose windows and limits are all
-                   8 tokens (tables of positions 20), on prompts of 6, 12 and 20 tokens
+    small          a copy with a layer of each kind, at least two, whose windows and limits are
+                   8 tokens (limits of 20 with a table of positions), on prompts of 6, 12 and 20
+                   tokens
 
 The small copy has the class, the configuration and the weights of the model (its first layer of
 each kind) and a vocabulary of 256. Weights that do not fit are drawn at random.
@@ -87,8 +88,7 @@ PARTS = {
     "logits_left_padded": "the logits differ under left padding",
     "logits_at_limits": "the logits differ near or beyond a limit of the configuration ({})",
     "logits_of_small_copy": (
-        "the logits of a copy of two or more layers differ whose windows and limits are"
-        f" {SMALL_LIMIT} tokens"
+        f"the logits of a small copy (windows and limits of {SMALL_LIMIT} tokens) differ"
     ),
 }
 """What is wrong, by the number that shows it; the first one is named."""
@@ -137,10 +137,10 @@ def self_check(name: str, hf: PreTrainedModel, decoder: Decoder, decode: Decode)
     if check.passed:
         return check
     part = next(part for part in PARTS if part in check.failures)
-    largest = max(check.failures.values(), key=_order)
+    difference = check.failures[part]
     raise SelfCheckFailed(
-        f"{name} ({hf.config.model_type}): {PARTS[part].format(limit)}: {largest:.2g} relative to"
-        f" their spread, allowed {allowed:.2g}. {_cause(hf, decoder, largest)}"
+        f"{name} ({hf.config.model_type}): {PARTS[part].format(limit)}: {difference:.2g} relative"
+        f" to their spread, allowed {allowed:.2g}. {_cause(hf, decoder, check)}"
     )
 
 
@@ -362,7 +362,7 @@ def _relative(ours: Tensor, theirs: Tensor) -> float:
 # Causes of a difference.
 
 
-def _cause(hf: Any, decoder: Decoder, largest: float) -> str:
+def _cause(hf: Any, decoder: Decoder, check: SelfCheck) -> str:
     """Name what changes the computation of the original, and the remedy."""
     if torch.is_autocast_enabled(decoder.embedding.device.type):
         return "torch.autocast is on: load and use the model outside of it."
@@ -370,14 +370,17 @@ def _cause(hf: Any, decoder: Decoder, largest: float) -> str:
     if hooked:
         names = ", ".join(name or "the model" for name in hooked[:3])
         return f"Hooks of other code run in {len(hooked)} modules ({names}): remove them."
+    if _global_hooks():
+        return "Hooks that torch runs in every module are registered: remove them."
     foreign = [
         f"{name} ({type(module).__name__})"
         for name, module in hf.named_modules()
         if name and not type(module).__module__.startswith(_LIBRARIES)
     ]
     if foreign and type(hf).__module__.startswith("transformers."):
-        return f"Modules that are not transformers' own stand in it: {', '.join(foreign[:3])}."
-    if decoder.embedding.dtype == torch.float16 and not math.isfinite(largest):
+        return f"It contains modules that are not transformers' own: {', '.join(foreign[:3])}."
+    overflows = not all(map(math.isfinite, check.failures.values()))
+    if decoder.embedding.dtype == torch.float16 and overflows:
         return "Its values are too large for float16: load it in bfloat16 or float32."
     return (
         "The decoder does not describe this model: “Your own model family” in the documentation"
@@ -396,6 +399,11 @@ def hooked_modules(hf: nn.Module) -> list[str]:
     return [
         name for name, module in hf.named_modules() if any(vars(module)[kind] for kind in _HOOKS)
     ]
+
+
+def _global_hooks() -> list[int]:
+    """Return the numbers of the hooks that torch runs in the forward pass of every module."""
+    return [number for kind in _HOOKS for number in vars(nn.modules.module)[f"_global{kind}"]]
 
 
 def check_adapters(name: str, hf: nn.Module) -> None:
@@ -439,9 +447,7 @@ class Watch:
 
 def _identity(hf: nn.Module, device: torch.device) -> tuple[object, ...]:
     """Identify hooks by their numbers, which are never used twice, and modules by their address."""
-    of_all = vars(nn.modules.module)
-    seen: list[object] = [torch.is_autocast_enabled(device.type)]
-    seen += [number for kind in _HOOKS for number in of_all[f"_global{kind}"]]
+    seen: list[object] = [torch.is_autocast_enabled(device.type), *_global_hooks()]
     for module in hf.modules():
         own = vars(module)
         hooks = [number for kind in _HOOKS for number in own[kind]]

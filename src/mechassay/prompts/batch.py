@@ -296,10 +296,12 @@ def _check_padding(names: Sequence[str], clean: Any, counterfactual: Any, mask: 
     shorter = other_pads & ~clean_pads
     wrong = (longer | shorter).nonzero()
     if len(wrong):
-        kind = "longer" if bool(longer[wrong[0]]) else "shorter"
+        where = "marks padding" if bool(longer[wrong[0]]) else "marks tokens"
         raise BadPairs(
-            f"Pair {names[int(wrong[0])]}: by its padding the counterfactual is {kind} than clean;"
-            " they must be equally long. counterfactual_mask says where its tokens are."
+            f"Pair {names[int(wrong[0])]}: where the mask {where} in clean, the counterfactual has"
+            f" {'other ids' if bool(longer[wrong[0]]) else 'the id of padding'}. Both prompts must"
+            " be equally long; if they are, pass counterfactual_mask, which says where the"
+            " counterfactual's tokens are."
         )
 
 
@@ -318,14 +320,15 @@ def token_rows(
     Raises:
         BadUsage: a mask of another shape than the tensor or array of tokens, or of lists.
     """
-    is_table = isinstance(tokens, np.ndarray | Tensor)
     if mask is None:
+        is_table = isinstance(tokens, np.ndarray | Tensor)
         return tokens.tolist() if is_table else [list(map(int, row)) for row in tokens]
-    if not is_table or tuple(mask.shape) != tuple(tokens.shape):
-        shape = tuple(tokens.shape) if is_table else "lists"
+    tables = isinstance(tokens, np.ndarray | Tensor) and isinstance(mask, np.ndarray | Tensor)
+    if not tables or tuple(mask.shape) != tuple(tokens.shape):
+        shapes = [tuple(getattr(x, "shape", ())) or "lists" for x in (mask, tokens)]
         raise BadUsage(
-            f"{name} must have the shape of its tensor of tokens; got {tuple(mask.shape)} for"
-            f" {shape}."
+            f"{name} must be a tensor or array of the shape of its tokens; got {shapes[0]} for"
+            f" tokens of {shapes[1]}."
         )
     return [
         [token for token, real in zip(row, keep, strict=True) if real]

@@ -419,7 +419,7 @@ def check_pairs(
         )
     with progress.track("checking pairs", sum(sizes.values())) as advance:
         while chunk := list(islice(examples, AT_ONCE)):
-            alignments = aligned([example for _, example in chunk], kind, tokenizer)
+            alignments = aligned([example for _, example in chunk], kind, tokenizer, model)
             for (split, example), alignment in zip(chunk, alignments, strict=True):
                 looked[split].append(_looked(example, alignment))
             advance(len(chunk))

@@ -262,7 +262,7 @@ class _Chosen:
 
     def take(self, chunk: Sequence[Example | Unreadable], size: int) -> None:
         """Add what is fit, up to `size` pairs; nothing after the last one taken is looked at."""
-        alignments = self._short_enough(aligned(chunk, self.kind, self.tokenizer))
+        alignments = aligned(chunk, self.kind, self.tokenizer, self.model)
         reasons = [
             alignment.reason if isinstance(alignment, Misaligned) else None
             for alignment in alignments
@@ -285,22 +285,6 @@ class _Chosen:
                     self.alignment.update(counted_alignments([alignment]))
             else:
                 self.dropped[reason] += 1
-
-    def _short_enough(
-        self, alignments: Sequence[Aligned | Misaligned | None]
-    ) -> list[Aligned | Misaligned | None]:
-        """Pairs whose prompts are longer than the model's positions cannot be used."""
-        longest = getattr(getattr(self.model, "decoder", None), "longest", None)
-        if longest is None:
-            return list(alignments)
-        room = longest - len(self.model.prepend)
-        reason = f"longer than the model's {longest:,} positions"
-        return [
-            Misaligned(reason, f"the prompt has {len(pair.clean)} tokens")
-            if isinstance(pair, Aligned) and len(pair.clean) > room
-            else pair
-            for pair in alignments
-        ]
 
     def _wrong(self, examples: Mapping[int, Example]) -> dict[int, str]:
         """Rows that the model gets wrong where `keep` asks for right ones."""
@@ -325,9 +309,17 @@ class _Chosen:
 
 
 def aligned(
-    examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any
+    examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any, model: Any = None
 ) -> list[Aligned | Misaligned | None]:
-    """How each example's pair is aligned, or why not; None: usable, as there is no tokenizer."""
+    """Return how the tokens of each example's pair are aligned, or why the pair cannot be used.
+
+    Args:
+        model: a prompt that is longer than its positions cannot be used.
+
+    Returns:
+        One entry an example; None is a pair that can be used, but has no tokens without a
+        tokenizer.
+    """
     alignments: list[Aligned | Misaligned | None] = [_misfit(example, kind) for example in examples]
     if tokenizer is not None:
         pairs = {
@@ -337,8 +329,19 @@ def aligned(
         }
         aligned_pairs = align_pairs(list(pairs.values()), tokenizer)
         for row, alignment in zip(pairs, aligned_pairs, strict=True):
-            alignments[row] = alignment
+            alignments[row] = _short_enough(alignment, model)
     return alignments
+
+
+def _short_enough(alignment: Aligned | Misaligned, model: Any) -> Aligned | Misaligned:
+    """Return the alignment, or that its prompt is longer than the model's positions."""
+    longest = getattr(getattr(model, "decoder", None), "longest", None)
+    if longest is None or isinstance(alignment, Misaligned):
+        return alignment
+    if len(alignment.clean) <= longest - len(model.prepend):
+        return alignment
+    reason = f"longer than the model's {longest:,} positions"
+    return Misaligned(reason, f"the prompt has {len(alignment.clean)} tokens")
 
 
 def _misfit(example: Example | Unreadable, kind: str) -> Misaligned | None:
