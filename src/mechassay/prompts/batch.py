@@ -320,11 +320,10 @@ def token_rows(
     Raises:
         BadUsage: a mask of another shape than the tensor or array of tokens, or of lists.
     """
+    table = tokens if isinstance(tokens, np.ndarray | Tensor) else None
     if mask is None:
-        is_table = isinstance(tokens, np.ndarray | Tensor)
-        return tokens.tolist() if is_table else [list(map(int, row)) for row in tokens]
-    tables = isinstance(tokens, np.ndarray | Tensor) and isinstance(mask, np.ndarray | Tensor)
-    if not tables or tuple(mask.shape) != tuple(tokens.shape):
+        return [list(map(int, row)) for row in tokens] if table is None else table.tolist()
+    if table is None or getattr(mask, "shape", ()) != tuple(table.shape):
         shapes = [tuple(getattr(x, "shape", ())) or "lists" for x in (mask, tokens)]
         raise BadUsage(
             f"{name} must be a tensor or array of the shape of its tokens; got {shapes[0]} for"
@@ -332,7 +331,7 @@ def token_rows(
         )
     return [
         [token for token, real in zip(row, keep, strict=True) if real]
-        for row, keep in zip(tokens.tolist(), mask.tolist(), strict=True)
+        for row, keep in zip(table.tolist(), mask.tolist(), strict=True)
     ]
 
 
