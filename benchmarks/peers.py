@@ -216,7 +216,7 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def make_job(folder: str, n_pairs: int = 6) -> dict[str, Any]:
+def make_experiment(folder: str, n_pairs: int = 6) -> dict[str, Any]:
     """Pairs whose prompts have one length, as texts and as token ids; the two tokens that are
     patched, and the sizes of circuits.
     """
@@ -272,7 +272,7 @@ def print_table(jobs: dict[str, Run], pythons: dict[str, str], folder: str, whol
     Args:
         whole: the job is a map, and the others run only some of its cells.
     """
-    job = make_job(folder)
+    job = make_experiment(folder)
     n_run = len(job["tokens"]) * job["cells"] // len(job["pairs"]["clean"][0])
     middle = " cells | CPU s | CPU s of the whole map |" if whole else " CPU s |"
     print(f"| package | lines |{middle} memory | difference |")

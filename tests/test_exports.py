@@ -145,7 +145,7 @@ def _signature_words(node: ast.stmt) -> set[str]:
 
 
 def test_a_public_name_is_on_a_page_or_in_a_public_signature() -> None:
-    """Protocols are what plug-ins implement; jobs are what commands run."""
+    """Protocols are what plug-ins implement; experiments are what commands run."""
     public = {name for package in packages() for name in package.__all__}
     mentions: defaultdict[str, set[str]] = defaultdict(set)
     protocols: set[str] = set()
@@ -162,7 +162,7 @@ def test_a_public_name_is_on_a_page_or_in_a_public_signature() -> None:
                     protocols.add(node.name)
     # What `run` returns holds them.
     kept = (public & (_documented_words() | protocols | {"Failure"})) | {"__version__"}
-    kept |= {name for name in public if name.endswith("Job")}
+    kept |= {name for name in public if name.endswith("Experiment")}
     todo = set(kept)
     while todo:
         more = (mentions[todo.pop()] & public) - kept

@@ -27,7 +27,7 @@ from mechassay.leaderboard.folder import BoardsFolder, StoredBoards
 from mechassay.results.records import Check, Record
 from mechassay.variables.alignment import VariableAlignment
 
-JOB = ma.CircuitsJob(
+JOB = ma.CircuitsExperiment(
     models=("truth-ioi",),
     methods=("eap", "random"),
     train_limit=4,

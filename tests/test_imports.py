@@ -29,7 +29,7 @@ ROOMS = (
 INSIDE = {"models.families": "models"}
 """Folders that are part of another room."""
 SEPARABLE = {
-    "documents": ("judges.job", "judges.plan", "cli."),
+    "documents": ("judges.experiment", "judges.options", "cli."),
     "judges": ("reproduction.", "cli."),
     "saes": ("saes.metrics", "cli."),
     "saes.metrics": (),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from helpers.jobs import SMALL_JOBS
+from helpers.experiments import SMALL_EXPERIMENTS
 from helpers.models import USUAL, families
 from mechassay import planning
 from mechassay.circuits.circuit import Circuit
@@ -23,9 +23,9 @@ from mechassay.circuits.methods.eap import EAP, EAPIGInputs
 from mechassay.circuits.methods.mask_learning import SubnetworkProbing
 from mechassay.circuits.methods.method import token_bytes
 from mechassay.circuits.methods.spec import CircuitSpec
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadUsage
-from mechassay.interventions.job import PatchJob
+from mechassay.interventions.experiment import PatchExperiment
 from mechassay.models.forward import Contrast
 from mechassay.models.graph import Graph
 from mechassay.models.memory import CPU_BUDGET, kept_run_bytes
@@ -56,25 +56,25 @@ def bare(tmp_path: Path) -> str:
     return str(tmp_path / "bare")
 
 
-def works(job: Any, **changes: Any) -> tuple[Work, ...]:
-    changed = replace(job, **changes)
-    return COSTS.load(job.kind)(changed, changed.cells(), "cpu").works
+def works(experiment: Any, **changes: Any) -> tuple[Work, ...]:
+    changed = replace(experiment, **changes)
+    return COSTS.load(experiment.kind)(changed, changed.cells(), "cpu").works
 
 
-def work(job: Any, **changes: Any) -> Work:
+def work(experiment: Any, **changes: Any) -> Work:
     """Of the first model."""
-    return works(job, **changes)[0]
+    return works(experiment, **changes)[0]
 
 
-def operations(job: Any, **changes: Any) -> float:
+def operations(experiment: Any, **changes: Any) -> float:
     """Of all models."""
-    return sum(one.operations for one in works(job, **changes))
+    return sum(one.operations for one in works(experiment, **changes))
 
 
 @pytest.mark.parametrize("kind", sorted(COSTS.built_in.keys() - {"reproduction"}))
 def test_every_kind_has_a_cost(kind: str) -> None:
-    job = SMALL_JOBS[kind]
-    cost = COSTS.load(kind)(job, job.cells(), "cpu")
+    experiment = SMALL_EXPERIMENTS[kind]
+    cost = COSTS.load(kind)(experiment, experiment.cells(), "cpu")
     assert cost.fits
     for one in cost.works:
         assert one.operations > 0
@@ -93,9 +93,9 @@ LIMITS: list[tuple[str, dict[str, int]]] = [
 @pytest.mark.parametrize(("kind", "limits"), LIMITS, ids=[kind for kind, _ in LIMITS])
 def test_twice_the_examples_take_twice_the_operations(kind: str, limits: dict[str, int]) -> None:
     """Where trainings have as many steps for any number of examples, less."""
-    job = replace(SMALL_JOBS[kind], **limits)
-    twice = operations(job, **{name: 2 * n for name, n in limits.items()})
-    assert 1.2 < twice / operations(job) < 2.2
+    experiment = replace(SMALL_EXPERIMENTS[kind], **limits)
+    twice = operations(experiment, **{name: 2 * n for name, n in limits.items()})
+    assert 1.2 < twice / operations(experiment) < 2.2
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_masks_are_held_as_tables_beside_the_runs_of_their_pairs(bare: str) -> N
 
 @pytest.mark.parametrize("kind", ["variables", "gym"])
 def test_a_model_of_random_weights_is_held_next_to_the_other(kind: str) -> None:
-    plain, both = (work(SMALL_JOBS[kind], controls=x) for x in ((), ("untrained",)))
+    plain, both = (work(SMALL_EXPERIMENTS[kind], controls=x) for x in ((), ("untrained",)))
     assert both.held == pytest.approx(plain.held + plain.size.bytes)
 
 
@@ -184,8 +184,8 @@ def test_the_runs_of_one_chunk_are_held_at_a_time(
 # --- what is read ---------------------------------------------------------------------------------
 
 
-def circuits(folder: str, *methods: str, **fields: Any) -> CircuitsJob:
-    return CircuitsJob((folder,), ("ioi",), methods=methods or ("eap",), **fields)
+def circuits(folder: str, *methods: str, **fields: Any) -> CircuitsExperiment:
+    return CircuitsExperiment((folder,), ("ioi",), methods=methods or ("eap",), **fields)
 
 
 def test_nothing_is_downloaded(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +215,9 @@ def test_what_cannot_be_known_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
     with pytest.raises(BadUsage, match="known once it is loaded"):
-        work(PatchJob((str(file),), ("ioi",)))
+        work(PatchExperiment((str(file),), ("ioi",)))
     with pytest.raises(BadUsage, match="known once they are drawn"):
-        work(SMALL_JOBS["adversarial"], enumerate_all=True, design="matched")
+        work(SMALL_EXPERIMENTS["adversarial"], enumerate_all=True, design="matched")
 
 
 # --- operations -----------------------------------------------------------------------------------
@@ -239,35 +239,37 @@ def test_a_map_by_hand(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return Batch.from_tokens([[1, 2, 3, 4]], [[1, 9, 3, 4]], [5], [6])
 
     monkeypatch.setattr(planning, "sample_pairs", pair)
-    job = PatchJob((bare,), ("ioi",), ("resid",), limit=10)
-    size, logits = work(job).size, 2 * 50 * 12
+    experiment = PatchExperiment((bare,), ("ioi",), ("resid",), limit=10)
+    size, logits = work(experiment).size, 2 * 50 * 12
     body, runs = size.body, 2 * size.plain(4)
     # Of three columns, each runs half of them in two layers, one, and none.
     cells = 3 * 1.5 * 2 * body * (2 + 1) / 3 + 9 * logits
-    assert operations(job) == pytest.approx(10 * (runs + cells))
+    assert operations(experiment) == pytest.approx(10 * (runs + cells))
     # Two heads of each layer, three tokens each, in 2.5, 1.5 and .5 layers.
     heads = 2 * 3 * 2 * body * 4.5 / 3 + 6 * logits
-    assert operations(job, parts=("heads",)) == pytest.approx(10 * (runs + heads))
+    assert operations(experiment, parts=("heads",)) == pytest.approx(10 * (runs + heads))
 
 
 def test_circuits_count_what_is_left_to_do(bare: str) -> None:
-    job = circuits(bare, "eap", "exact", stage="localize")
-    of_eap = planning.circuits_cost(job, job.cells()[:1], "cpu").works[0].operations
-    assert operations(circuits(bare, "eap", stage="localize")) == of_eap < operations(job)
+    experiment = circuits(bare, "eap", "exact", stage="localize")
+    of_eap = planning.circuits_cost(experiment, experiment.cells()[:1], "cpu").works[0].operations
+    assert operations(circuits(bare, "eap", stage="localize")) == of_eap < operations(experiment)
     assert operations(circuits(bare, "random", stage="localize")) == 0, "drawing takes no pass"
     assert operations(circuits(bare, "eap")) > of_eap
     assert operations(circuits(bare, "eap", resamples=3)) > operations(circuits(bare, "eap"))
 
 
 def test_a_grid_is_a_product() -> None:
-    job = replace(SMALL_JOBS["adversarial"], n_clean=1000, n_corrupted=1000)
-    once = operations(job)
-    assert operations(job, n_clean=2000) == pytest.approx(2 * once, rel=0.1)
-    assert operations(job, n_clean=2000, n_corrupted=2000) == pytest.approx(4 * once, rel=0.1)
+    experiment = replace(SMALL_EXPERIMENTS["adversarial"], n_clean=1000, n_corrupted=1000)
+    once = operations(experiment)
+    assert operations(experiment, n_clean=2000) == pytest.approx(2 * once, rel=0.1)
+    assert operations(experiment, n_clean=2000, n_corrupted=2000) == pytest.approx(
+        4 * once, rel=0.1
+    )
     # Matched pairs are as many as prompts.
-    assert operations(job, design="matched") < once / 100
+    assert operations(experiment, design="matched") < once / 100
     small, large, full = (
-        operations(job, circuits=(text,)) for text in ("random@0.01", "random@0.1", "full")
+        operations(experiment, circuits=(text,)) for text in ("random@0.01", "random@0.1", "full")
     )
     assert small < large < full
 
@@ -280,14 +282,17 @@ def test_edges_of_a_circuit_by_hand(text: str, n_edges: int) -> None:
 
 
 def test_trainings_count_steps_sizes_and_draws() -> None:
-    job = replace(
-        SMALL_JOBS["variables"], models=("truth-ioi-trained",), variables=("answer",), controls=()
+    experiment = replace(
+        SMALL_EXPERIMENTS["variables"],
+        models=("truth-ioi-trained",),
+        variables=("answer",),
+        controls=(),
     )
-    n = [operations(job, steps=n) for n in (100, 200, 300)]
+    n = [operations(experiment, steps=n) for n in (100, 200, 300)]
     assert n[2] - n[1] == pytest.approx(n[1] - n[0]) and n[1] > n[0]
-    one, two = (operations(job, ks=ks, steps=1000) for ks in ((3,), (3, 4)))
+    one, two = (operations(experiment, ks=ks, steps=1000) for ks in ((3,), (3, 4)))
     assert 1.5 * one < two < 2 * one
-    gym = replace(SMALL_JOBS["gym"], controls=())
+    gym = replace(SMALL_EXPERIMENTS["gym"], controls=())
     assert operations(gym, seeds=(0, 1)) > operations(gym)
     assert operations(gym, controls=("labels",)) > operations(gym)
     assert operations(gym, controls=("untrained",)) == pytest.approx(2 * operations(gym))
@@ -303,7 +308,7 @@ def test_started_passes_and_steps_by_hand(bare: str) -> None:
     scored = work(circuits(bare, "eap", stage="localize")).n_runs
     whole = work(circuits(bare, "eap", random_rankings=10)).n_runs
     assert whole - scored == (2 * 10 * 9 + 2) + (2 * 9 + 1) + 11
-    gym = replace(SMALL_JOBS["gym"], methods=("das:steps=3",), controls=())
+    gym = replace(SMALL_EXPERIMENTS["gym"], methods=("das:steps=3",), controls=())
     sites = len(gym.gym_task(gym.tasks[0]).tested) * outline("truth-ioi").graph.n_layers
     assert work(gym).fixed == pytest.approx(planning.STEP * 3 * sites)
     assert work(gym, methods=("mean",)).fixed == pytest.approx(planning.FIT * sites)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mechassay import tasks as tasks
     from mechassay import truth as truth
     from mechassay import variables as variables
-    from mechassay.adversarial.jobs import AdversarialJob as AdversarialJob
+    from mechassay.adversarial.experiments import AdversarialExperiment as AdversarialExperiment
     from mechassay.catalog import list_methods as list_methods
     from mechassay.catalog import list_metrics as list_metrics
     from mechassay.catalog import list_models as list_models
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
     from mechassay.catalog import load_circuit as load_circuit
     from mechassay.circuits.graph_files import load_scores as load_scores
     from mechassay.circuits.methods import load_method as load_method
-    from mechassay.discovery.job import CircuitsJob as CircuitsJob
-    from mechassay.discovery.job import find_circuit as find_circuit
+    from mechassay.discovery.experiment import CircuitsExperiment as CircuitsExperiment
+    from mechassay.discovery.experiment import find_circuit as find_circuit
     from mechassay.errors import MechassayError as MechassayError
     from mechassay.hub import from_hub as from_hub
     from mechassay.hub import push_to_hub as push_to_hub
     from mechassay.interventions.activation_patching import patch as patch
+    from mechassay.interventions.experiment import PatchExperiment as PatchExperiment
     from mechassay.interventions.intervene import intervene as intervene
     from mechassay.interventions.intervention import Ablate as Ablate
     from mechassay.interventions.intervention import Add as Add
     from mechassay.interventions.intervention import Interchange as Interchange
     from mechassay.interventions.intervention import Replace as Replace
     from mechassay.interventions.intervention import Scale as Scale
-    from mechassay.interventions.job import PatchJob as PatchJob
     from mechassay.interventions.site import Site as Site
     from mechassay.interventions.site import sites as sites
     from mechassay.interventions.steering import generate as generate
     from mechassay.interventions.steering import perplexity as perplexity
     from mechassay.interventions.sweep import sweep as sweep
-    from mechassay.measurement.job import MeasureJob as MeasureJob
+    from mechassay.measurement.experiment import MeasureExperiment as MeasureExperiment
     from mechassay.models.computing import computing as computing
     from mechassay.models.graph import Graph as Graph
     from mechassay.models.model import Model as Model
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from mechassay.results.reading import read_record as read_record
     from mechassay.results.records import Failure as Failure
     from mechassay.results.records import Record as Record
-    from mechassay.runs.accuracy import AccuracyJob as AccuracyJob
+    from mechassay.runs.accuracy import AccuracyExperiment as AccuracyExperiment
     from mechassay.runs.execute import run as run
     from mechassay.tasks import Task as Task
     from mechassay.tasks import load_task as load_task

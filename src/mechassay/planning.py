@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mechassay.adversarial.evaluation import BLOCK_TOKENS, count_prefixes
-from mechassay.adversarial.jobs import AdversarialJob
+from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.causal_models.hypothesis import defaults_of
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.eap import EdgeGradientMethod
@@ -26,19 +26,19 @@ from mechassay.circuits.methods.mask_learning import MaskMethod
 from mechassay.circuits.methods.method import AnyMethod, token_bytes
 from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.methods.stability import scored_again
-from mechassay.discovery.job import CircuitsJob
-from mechassay.discovery.study import MOST_VALIDATION, TypedMethod, optimal_ablation
+from mechassay.discovery.experiment import CircuitsExperiment
+from mechassay.discovery.inputs import MOST_VALIDATION, TypedMethod, optimal_ablation
 from mechassay.errors import BadUsage
 from mechassay.features.das import TrainedFinder
 from mechassay.features.finder import ValueFinder
-from mechassay.gym.jobs import GymJob
+from mechassay.gym.experiments import GymExperiment
 from mechassay.gym.methods import gym_method
-from mechassay.interventions.job import PatchJob
+from mechassay.interventions.experiment import PatchExperiment
 from mechassay.interventions.site import blocks
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import kept_run_bytes, may_be_kept
 from mechassay.models.model import Model, outline
-from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.accuracy import AccuracyExperiment
 from mechassay.runs.costs import (
     BACKWARD,
     RANKINGS,
@@ -56,14 +56,14 @@ from mechassay.runs.costs import (
     sample_pairs,
     token_operations,
 )
-from mechassay.runs.job import Cell, layers_of
+from mechassay.runs.experiment import Cell, layers_of
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
 from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import is_truth
+from mechassay.variables.experiments import VariablesExperiment
 from mechassay.variables.featurizers import SIZED, n_features_of
-from mechassay.variables.jobs import VariablesJob
+from mechassay.variables.inputs import training_settings, variables_of
 from mechassay.variables.localization import DRAWS
-from mechassay.variables.study import training_settings, variables_of
 
 MEAN_SIZE = 0.19
 """Mean fraction of edges in circuits of .001, .002, .005, .01, ..., .5 and 1 of all edges."""
@@ -81,53 +81,62 @@ WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory], Work]
 
 
 def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], str], Cost]:
-    """Return the function that estimates the cost of a job's cells on a device of this machine."""
+    """Return the function that estimates the cost of an experiment's cells on a device of this machine."""
 
-    def cost(job: Any, cells: Sequence[Cell], device: str) -> Cost:
+    def cost(experiment: Any, cells: Sequence[Cell], device: str) -> Cost:
         def outlined(cell: Cell) -> Model:
-            name = str(cell.typed.get("model") or job.model)
-            dtype = job.dtype_of(name) if isinstance(job, GymJob) else job.dtype
-            return outline(name, dtype=dtype, prepend_bos=job.prepend_bos)
+            name = str(cell.typed.get("model") or experiment.model)
+            dtype = (
+                experiment.dtype_of(name)
+                if isinstance(experiment, GymExperiment)
+                else experiment.dtype
+            )
+            return outline(name, dtype=dtype, prepend_bos=experiment.prepend_bos)
 
-        return cost_of(cells, device, outlined, lambda *of: work_of(job, *of))
+        return cost_of(cells, device, outlined, lambda *of: work_of(experiment, *of))
 
     return cost
 
 
-def _circuits(job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+def _circuits(
+    experiment: CircuitsExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+) -> Work:
     """Count the passes of methods, the random rankings at all sizes, and the curves."""
-    source, task = cells[0].typed["model"], load_task(cells[0].of["task"])
+    source, task = cells[0].typed["model"], load_task(cells[0].labels["task"])
     size = ModelSize.of(model, source)
 
     def prompts(split: str, n: int) -> PromptSizes:
-        about = {"counterfactual": job.counterfactual, "private_seed": job.private_seed}
-        batch = sample_pairs(task, model, split, n, seed=job.seed, **about)
-        return PromptSizes.like(batch, n, differ=job.ablation == "counterfactual")
+        about = {
+            "counterfactual": experiment.counterfactual,
+            "private_seed": experiment.private_seed,
+        }
+        batch = sample_pairs(task, model, split, n, seed=experiment.seed, **about)
+        return PromptSizes.like(batch, n, differ=experiment.ablation == "counterfactual")
 
-    train = prompts(job.train_split, job.train_limit)
+    train = prompts(experiment.train_split, experiment.train_limit)
     typed = [
-        TypedMethod.of(text, job.ablation)
+        TypedMethod.of(text, experiment.ablation)
         for cell in cells
-        if (text := cell.typed["method"]) not in job.scores
+        if (text := cell["method"]) not in experiment.scores
     ]
     held = memory.working_set(size, model.decoder, train.columns)
     operations = n_runs = 0.0
     for own in typed:
-        times = 1 + job.resamples * scored_again(own.method, job.over)
+        times = 1 + experiment.resamples * scored_again(own.method, experiment.over)
         operations += times * scoring_operations(own.method, size, train)
         n_runs += times * scoring_runs(own.method, size, train)
         held = max(held, scoring_bytes(own.method, size, model.decoder, train, memory))
-    if "optimal" in {job.ablation, *(own.ablation for own in typed)}:
-        learned = optimal_ablation(job.optimal, job.seed)
+    if "optimal" in {experiment.ablation, *(own.ablation for own in typed)}:
+        learned = optimal_ablation(experiment.optimal, experiment.seed)
         operations += learned.forwards(model.graph, train.n) * size.plain(train.columns)
-    if job.stage != "all" or not job.curve:
+    if experiment.stage != "all" or not experiment.curve:
         return Work(model.name, size, operations, held, n_runs)
-    test = prompts(job.test_split, job.test_limit)
-    n_tried = len(job.methods) + len(job.scores)
-    known = is_truth(source) or bool(job.known)
-    n_random = job.random_rankings or (DRAWS_PER_TRY * n_tried if known else FEW_DRAWS)
+    test = prompts(experiment.test_split, experiment.test_limit)
+    n_tried = len(experiment.methods) + len(experiment.scores)
+    known = is_truth(source) or bool(experiment.known)
+    n_random = experiment.random_rankings or (DRAWS_PER_TRY * n_tried if known else FEW_DRAWS)
     n_candidates = sum(len(getattr(own.method, "candidates", tuple)()) for own in typed)
-    curves = len(cells) * (RANKINGS * SIZES * (1 + job.resamples) + 1)
+    curves = len(cells) * (RANKINGS * SIZES * (1 + experiment.resamples) + 1)
     _, circuit = token_operations(size, test.share)
     for n, n_circuits in (
         (test.n, 2 * n_random * SIZES + 2 + curves),
@@ -188,7 +197,7 @@ def _kept(decoder: Decoder, n_tokens: int, memory: FreeMemory) -> float:
 
 
 def _adversarial(
-    job: AdversarialJob, cells: Sequence[Cell], model: Model, memory: FreeMemory
+    experiment: AdversarialExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
 ) -> Work:
     """Count every circuit on every pair, random circuits on `controls` squared pairs, and methods.
 
@@ -197,19 +206,19 @@ def _adversarial(
     Raises:
         BadUsage: `--enumerate`, whose pairs are known once they are drawn.
     """
-    if job.enumerate_all:
+    if experiment.enumerate_all:
         raise BadUsage("How many pairs --enumerate takes is known once they are drawn.")
-    size, task = ModelSize.of(model, job.model), load_task(job.task)
-    about = {"counterfactual": job.counterfactual, "seed": job.seed}
-    batch = sample_pairs(task, model, job.split, job.n_clean, **about)
-    columns, is_grid = batch.n_tokens, job.paired and job.design == "grid"
-    share = PromptSizes.like(batch, 1, differ=job.paired).share
+    size, task = ModelSize.of(model, experiment.model), load_task(experiment.task)
+    about = {"counterfactual": experiment.counterfactual, "seed": experiment.seed}
+    batch = sample_pairs(task, model, experiment.split, experiment.n_clean, **about)
+    columns, is_grid = batch.n_tokens, experiment.paired and experiment.design == "grid"
+    share = PromptSizes.like(batch, 1, differ=experiment.paired).share
     if is_grid:
         sides = [
             np.array(count_prefixes(x)[1:]) / len(x) for x in (batch.clean, batch.counterfactual)
         ]
         share = float((sides[0] * sides[1]).mean())
-    specs = [CircuitSpec.parse(text) for text in job.circuits]
+    specs = [CircuitSpec.parse(text) for text in experiment.circuits]
     sizes = [edges_of(spec, size.graph.n_edges) for spec in specs]
 
     def divergences(n_clean: int, n_corrupted: int, n_edges: Sequence[float]) -> float:
@@ -220,19 +229,19 @@ def _adversarial(
         )
         return (n_clean + n_corrupted) * size.plain(columns) + n_pairs * of_pair
 
-    n_corrupted = job.n_corrupted or job.n_clean
-    most = job.controls if is_grid else job.controls**2
+    n_corrupted = experiment.n_corrupted or experiment.n_clean
+    most = experiment.controls if is_grid else experiment.controls**2
     drawn = [size.graph.n_edges, 0.0, *sizes, *sizes]
-    operations = divergences(job.n_clean, n_corrupted, sizes)
-    operations += divergences(min(job.n_clean, most), min(n_corrupted, most), drawn)
+    operations = divergences(experiment.n_clean, n_corrupted, sizes)
+    operations += divergences(min(experiment.n_clean, most), min(n_corrupted, most), drawn)
     n_rows = max(1, BLOCK_TOKENS // columns)
-    n_runs = -(-job.n_clean // n_rows) * (n_corrupted if is_grid else 1) * (1 + len(specs))
+    n_runs = -(-experiment.n_clean // n_rows) * (n_corrupted if is_grid else 1) * (1 + len(specs))
     n_runs += min(n_corrupted, most) * (1 + len(drawn))
     held = memory.working_set(size, model.decoder, columns)
     for name in dict.fromkeys(spec.name for spec in specs if spec.kind == "method"):
         method = METHODS.make(name)
-        pairs = sample_pairs(task, model, "train", job.train_limit, **about)
-        train = PromptSizes.like(pairs, job.train_limit, differ=job.paired)
+        pairs = sample_pairs(task, model, "train", experiment.train_limit, **about)
+        train = PromptSizes.like(pairs, experiment.train_limit, differ=experiment.paired)
         operations += scoring_operations(method, size, train)
         n_runs += scoring_runs(method, size, train)
         held = max(held, scoring_bytes(method, size, model.decoder, train, memory))
@@ -248,16 +257,20 @@ def edges_of(spec: CircuitSpec, n_edges: int) -> float:
     return spec.size * n_edges if isinstance(spec.size, float) else float(spec.size)
 
 
-def _patch(job: PatchJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+def _patch(
+    experiment: PatchExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+) -> Work:
     """Count both runs of a pair, and every cell of a map where prompts differ."""
     size = ModelSize.of(model, cells[0].typed["model"])
-    about = {"counterfactual": job.counterfactual, "private_seed": job.private_seed}
-    task = load_task(cells[0].of["task"])
-    batch = sample_pairs(task, model, job.split, job.limit, seed=job.seed, **about)
-    pairs, layers = PromptSizes.like(batch, job.limit), range(size.graph.n_layers)
+    about = {"counterfactual": experiment.counterfactual, "private_seed": experiment.private_seed}
+    task = load_task(cells[0].labels["task"])
+    batch = sample_pairs(
+        task, model, experiment.split, experiment.limit, seed=experiment.seed, **about
+    )
+    pairs, layers = PromptSizes.like(batch, experiment.limit), range(size.graph.n_layers)
     n_columns, operations = pairs.columns * pairs.share, 0.0
     for cell in cells:
-        heads = cell.of["part"] == "heads"
+        heads = cell.labels["part"] == "heads"
         # Per layer: every head at all columns, or every column alone.
         n_each = size.graph.n_heads if heads else n_columns
         behind = n_each * size.behind(layers, heads=heads) * n_columns * (1 if heads else SHARED)
@@ -268,84 +281,90 @@ def _patch(job: PatchJob, cells: Sequence[Cell], model: Model, memory: FreeMemor
     )
 
 
-def _variables(job: VariablesJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+def _variables(
+    experiment: VariablesExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+) -> Work:
     """Count every example and counterfactual once; for every k, trainings as steps x rows x sites;
     every site on validation and test pairs; and controls at one site.
     """
-    size, task = ModelSize.of(model, cells[0].typed["model"]), load_task(cells[0].of["task"])
-    defaults, known = defaults_of(task.name), variables_of(job, cells[0].of["task"])
+    size, task = ModelSize.of(model, cells[0].typed["model"]), load_task(cells[0].labels["task"])
+    defaults, known = defaults_of(task.name), variables_of(experiment, cells[0].labels["task"])
     examples = defaults.prepared(
-        sample_examples(task, model, "train", job.train_limit, seed=job.seed)
+        sample_examples(task, model, "train", experiment.train_limit, seed=experiment.seed)
     )
     columns = columns_of(model, [example.prompt.text for example in examples])
-    n_kinds = len(job.kinds or defaults.kinds or examples[0].counterfactuals)
-    limits = (job.train_limit, job.validation_limit, job.test_limit)
+    n_kinds = len(experiment.kinds or defaults.kinds or examples[0].counterfactuals)
+    limits = (experiment.train_limit, experiment.validation_limit, experiment.test_limit)
     train, validation, test = (n * n_kinds for n in limits)
     plain, logits = size.plain(columns), 2.0 * size.unembedding
     operations, n_steps = sum(limits) * (1 + n_kinds) * plain, 0
-    settings = training_settings(job, task.name, model.family)
+    settings = training_settings(experiment, task.name, model.family)
     rows = settings.n_steps(train) * min(settings.batch_size, train)
-    layers = blocks(model, layers_of(job.layers, size.graph.n_layers))
-    positions = job.positions or defaults.positions
+    layers = blocks(model, layers_of(experiment.layers, size.graph.n_layers))
+    positions = experiment.positions or defaults.positions
     n_columns = [1.0 if position == "last" else SHARED * columns for position in positions]
     of_heads = {name for name, own in known.items() if own.model.contrast is not None}
     n_sites, site = len(layers) * len(positions), size.behind(layers)
     if of_heads:
         heads = size.graph.n_heads * size.behind(layers, heads=True) * columns
-        operations += job.train_limit * (2 * plain + heads)
-    for variable in dict.fromkeys(cell.of["variable"] for cell in cells):
+        operations += experiment.train_limit * (2 * plain + heads)
+    for variable in dict.fromkeys(cell.labels["variable"] for cell in cells):
         is_heads = variable in of_heads
         # All heads are exchanged in one run, which begins at the first of them.
         all_sites = plain / 2 if is_heads else site * sum(n_columns)
         n_places = 1 if is_heads else n_sites
         operations += 0.0 if is_heads else test * (all_sites + 2 * plain)
-        for cell in (cell for cell in cells if cell.of["variable"] == variable):
-            name = cell.of["featurizer"]
+        for cell in (cell for cell in cells if cell.labels["variable"] == variable):
+            name = cell.labels["featurizer"]
             n_searched = n_places
-            if job.train_at is not None and name != "full-vector" and not is_heads:
-                n_searched = min(n_places, job.train_at)
-            ks = job.ks or n_features_of(job.profile, task.name, variable, size.width)
+            if experiment.train_at is not None and name != "full-vector" and not is_heads:
+                n_searched = min(n_places, experiment.train_at)
+            ks = experiment.ks or n_features_of(experiment.profile, task.name, variable, size.width)
             own = all_sites * n_searched / n_places + logits * n_searched
             trained = 0.0 if name == "full-vector" else 2 * train * plain + BACKWARD * rows * own
             scored = (validation + test) * (2 * plain + own) + DRAWS * test * own / n_searched
             n_fits = len(ks) if name in SIZED else 1
-            controls = 0.0 if is_heads else trained / n_searched * len(job.controls)
+            controls = 0.0 if is_heads else trained / n_searched * len(experiment.controls)
             operations += n_fits * (trained + scored) + controls
             if name != "full-vector":
-                n_steps += settings.n_steps(train) * (n_fits * n_searched + len(job.controls))
+                n_steps += settings.n_steps(train) * (
+                    n_fits * n_searched + len(experiment.controls)
+                )
     held = memory.working_set(size, model.decoder, columns) + _kept(
         model.decoder, train * columns, memory
     )
     # The model of random weights, a control, is loaded next to the model.
-    held += size.bytes if "untrained" in job.controls else 0.0
+    held += size.bytes if "untrained" in experiment.controls else 0.0
     return Work(model.name, size, operations, held, fixed=STEP * n_steps)
 
 
-def _gym(job: GymJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+def _gym(
+    experiment: GymExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+) -> Work:
     """Count, for every task, the values of all items, the training steps of every draw, kind of
     labels and candidate, and the exchange at every site for every fit; then the same in a model of
     random weights.
     """
     size, operations, held = ModelSize.of(model, cells[0].typed["model"]), 0.0, 0.0
     n_steps = n_values = 0
-    layers = blocks(model, layers_of(job.layers, size.graph.n_layers))
-    methods = [gym_method(text, size.width) for text in job.every_method]
+    layers = blocks(model, layers_of(experiment.layers, size.graph.n_layers))
+    methods = [gym_method(text, size.width) for text in experiment.every_method]
     for cell in cells:
-        task = job.gym_task(cell.typed["task"])
+        task = experiment.gym_task(cell["task"])
         limits = {
-            "train": job.train_limit,
-            "validation": job.validation_limit,
-            "test": job.test_limit,
+            "train": experiment.train_limit,
+            "validation": experiment.validation_limit,
+            "test": experiment.test_limit,
         }
         train, *others = (min(n, task.sizes[split]) for split, n in limits.items())
-        pairs = task.interchanges("train", model, limit=min(train, SAMPLE), seed=job.seed)
+        pairs = task.interchanges("train", model, limit=min(train, SAMPLE), seed=experiment.seed)
         columns = pairs.batch(model).base.shape[1]
         n_regions = len(pairs.tested)
         row = n_regions * size.behind(layers) * SHARED * columns
         plain, n_sites = size.plain(columns), n_regions * len(layers)
         exchanges = row + 2.0 * size.unembedding * n_sites
-        for n_kinds, shuffled in ((2 if "labels" in job.controls else 1, True), (1, False)):
-            if not shuffled and "untrained" not in job.controls:
+        for n_kinds, shuffled in ((2 if "labels" in experiment.controls else 1, True), (1, False)):
+            if not shuffled and "untrained" not in experiment.controls:
                 continue
             n_fits = 0
             operations += (train + sum(others)) * plain
@@ -354,7 +373,7 @@ def _gym(job: GymJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -
                     continue
                 for finder in method.candidates.values():
                     of_values = isinstance(finder, ValueFinder) and not finder.needs_source
-                    fits = len(job.seeds) if method.seeded else 1
+                    fits = len(experiment.seeds) if method.seeded else 1
                     fits *= 1 if of_values or method.shuffled else n_kinds
                     n_fits += fits
                     if isinstance(finder, TrainedFinder):
@@ -368,11 +387,13 @@ def _gym(job: GymJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -
         values = (train + sum(others)) * n_sites * size.width * 8.0
         kept = _kept(model.decoder, train * columns, memory) + 2 * values
         held = max(held, memory.working_set(size, model.decoder, columns) + kept)
-    held += size.bytes if "untrained" in job.controls else 0.0
+    held += size.bytes if "untrained" in experiment.controls else 0.0
     return Work(model.name, size, operations, held, fixed=STEP * n_steps + FIT * n_values)
 
 
-def _accuracy(job: AccuracyJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+def _accuracy(
+    experiment: AccuracyExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+) -> Work:
     """Count every prompt of an example, and each continuation from the prompt's end on.
 
     Raises:
@@ -380,13 +401,13 @@ def _accuracy(job: AccuracyJob, cells: Sequence[Cell], model: Model, memory: Fre
     """
     size, operations, longest = ModelSize.of(model, cells[0].typed["model"]), 0.0, 1
     for cell in cells:
-        task = load_task(cell.of["task"])
-        known = task.sizes.get(job.split, 0)
-        n = min(job.limit or known, known or job.limit or 0)
+        task = load_task(cell.labels["task"])
+        known = task.sizes.get(experiment.split, 0)
+        n = min(experiment.limit or known, known or experiment.limit or 0)
         if not n:
             raise BadUsage(f"How many examples {task.name} has is known once it is read: --limit.")
-        about = {"seed": job.seed, "private_seed": job.private_seed}
-        examples = sample_examples(task, model, job.split, n, **about)
+        about = {"seed": experiment.seed, "private_seed": experiment.private_seed}
+        examples = sample_examples(task, model, experiment.split, n, **about)
         prompts = [x for y in examples for x in (y.prompt, *y.counterfactuals.values())]
         columns = columns_of(model, [prompt.text for prompt in prompts])
         n_more = sum(len(prompt.choices) for prompt in prompts) / len(examples)

@@ -10,7 +10,7 @@ import csv
 from pathlib import Path
 
 import mechassay
-from mechassay.gym.jobs import GymCheckJob
+from mechassay.gym.experiments import GymCheckExperiment
 from mechassay.models.sources import checkpoints
 from studies.gym_neox.corpus import TRAINING, corpus_tasks
 from studies.gym_neox.training import train_gym_model
@@ -25,8 +25,8 @@ def main(folder: Path, table: Path) -> None:
     model = folder / "model"
     if checkpoints(model) != [f"step{step}" for step in TRAINING.kept]:
         train_gym_model(model, TRAINING, tasks=corpus_tasks())
-    job = GymCheckJob((str(model),), revisions=tuple(checkpoints(model)))
-    results = mechassay.run(job, folder / "accuracy")
+    experiment = GymCheckExperiment((str(model),), revisions=tuple(checkpoints(model)))
+    results = mechassay.run(experiment, folder / "accuracy")
     rows: list[tuple[object, ...]] = []
     for record in results.records:
         step = record.model.args["step"]

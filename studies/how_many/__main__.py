@@ -10,15 +10,15 @@ import shutil
 from pathlib import Path
 
 import mechassay
-from studies.how_many.job import HowManyJob
+from studies.how_many.experiment import HowManyExperiment
 
-JOB = HowManyJob(("smollm2-135m",), ("ioi",), size=0.01, test_limit=40, dtype="bfloat16")
+JOB = HowManyExperiment(("smollm2-135m",), ("ioi",), size=0.01, test_limit=40, dtype="bfloat16")
 TABLES = Path(__file__).with_name("tables.md")
 
 
-def main(job: HowManyJob, folder: Path, tables: Path) -> None:
-    """Run the job and copy its tables."""
-    results = mechassay.run(job, folder)
+def main(experiment: HowManyExperiment, folder: Path, tables: Path) -> None:
+    """Run the experiment and copy its tables."""
+    results = mechassay.run(experiment, folder)
     shutil.copyfile(folder / "tables.md", tables)
     print(results)
 

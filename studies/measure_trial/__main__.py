@@ -16,7 +16,7 @@ from typing import cast
 import mechassay
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.measurement.gauges import GAUGES
-from studies.measure_trial.job import MeasureTrialJob
+from studies.measure_trial.experiment import MeasureTrialExperiment
 
 TABLES = Path(__file__).with_name("tables.md")
 
@@ -41,14 +41,17 @@ def register(target: str) -> str:
     return gauge.id
 
 
-def main(metrics: list[str], job: MeasureTrialJob, folder: Path) -> Path:
+def main(metrics: list[str], experiment: MeasureTrialExperiment, folder: Path) -> Path:
     """Try the metrics, or all if there are none; the folder of the run."""
     if len(metrics) > 1:
         raise BadUsage(f"One metric is tried at a time; got {', '.join(metrics)}.")
     for target in metrics:
         name = register(target)
-        job, folder = replace(job, metrics=(name,)), folder.with_name(f"{folder.name}-{name}")
-    results = mechassay.run(job, folder)
+        experiment, folder = (
+            replace(experiment, metrics=(name,)),
+            folder.with_name(f"{folder.name}-{name}"),
+        )
+    results = mechassay.run(experiment, folder)
     for failure in results.failures:
         print(f"{failure.cell['metric']}: {failure.message}")
     return results.folder.path
@@ -56,7 +59,7 @@ def main(metrics: list[str], job: MeasureTrialJob, folder: Path) -> Path:
 
 if __name__ == "__main__":
     try:
-        made = main(sys.argv[1:], MeasureTrialJob(), Path("runs/measure-trial"))
+        made = main(sys.argv[1:], MeasureTrialExperiment(), Path("runs/measure-trial"))
     except MechassayError as refused:
         sys.exit(f"measure-trial: {refused}")
     if len(sys.argv) == 1:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import mechassay
-from studies.robust.job import RobustJob
+from studies.robust.experiment import RobustExperiment
 
-TRUTH = RobustJob(
+TRUTH = RobustExperiment(
     "truth-ioi-trained",
     "truth-ioi-trained",
     pairing="random",
@@ -25,7 +25,7 @@ RUNS = {
         method="subnetwork-probing:steps=300,lr=0.03,batch_size=16",
         tails=("cvar", "mixture", "worst-group:step=0.01"),
     ),
-    "smollm2-135m": RobustJob(
+    "smollm2-135m": RobustExperiment(
         "smollm2-135m",
         "ioi",
         edges=0.01,
@@ -38,6 +38,6 @@ RUNS = {
 }
 
 if __name__ == "__main__":
-    for name, job in RUNS.items():
-        results = mechassay.run(job, Path("runs/robust") / name)
+    for name, experiment in RUNS.items():
+        results = mechassay.run(experiment, Path("runs/robust") / name)
         print(f"Report: {results.folder.path / 'report.html'}")

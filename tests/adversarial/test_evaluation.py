@@ -1,5 +1,5 @@
 """The grid of divergences: against `evaluate(..., "kl")` pair by pair,
-its controls, and jobs that are killed anywhere.
+its controls, and experiments that are killed anywhere.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Stopped(BaseException):
-    """What a killed job is simulated with."""
+    """What a killed run is simulated with."""
 
 
 class Killed:
-    """Progress that stops the job when it is told for the n-th time."""
+    """Progress that stops the experiment when it is told for the n-th time."""
 
     def __init__(self, after: int) -> None:
         self.left = after

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mechassay.adversarial.inputs_of import AdversarialExperiment
 from rich.console import Console
 
-from helpers.adversarial import records_of, study
+from helpers.adversarial import adversarial_inputs, records_of
 from mechassay.adversarial import record as tables
 from mechassay.adversarial import statistics
 from mechassay.adversarial.field_tables import (
@@ -26,7 +27,6 @@ from mechassay.adversarial.field_tables import (
     map_words,
     worse_labels_text,
 )
-from mechassay.adversarial.jobs import AdversarialJob
 from mechassay.adversarial.pages import (
     AdversarialPage,
     about,
@@ -51,13 +51,13 @@ FAST: dict[str, Any] = {"n_resamples": 30, "n_permutations": 30, "worst": 2}
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Record]]:
     """Of two circuits, with a heat map each."""
-    run = AdversarialJob(
+    run = AdversarialExperiment(
         "truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=24, n_corrupted=20, **FAST
     )
-    job = study(run, tmp_path_factory.mktemp("run"), None)
+    inputs = adversarial_inputs(run, tmp_path_factory.mktemp("run"), None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "MAPS", 1)
-        yield records_of(job)
+        yield records_of(inputs)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from mechassay.adversarial.paper import (
     GPT2_WEIGHTS,
     PROMPTS,
     TASKS,
-    PaperJob,
+    PaperExperiment,
     closeness,
     other_model,
     verdict_table,
@@ -132,7 +132,7 @@ def test_gpt2_is_told_by_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unmatched_pairs_have_one_template() -> None:
-    plans = PaperJob("gpt2", "attn").plans()
+    plans = PaperExperiment("gpt2", "attn").plans()
     assert {name: plan.same for name, plan in plans.items()} == {
         f"{task}-{pairs}": ("template",) if pairs == "unmatched" else ()
         for task in TASKS

@@ -12,7 +12,7 @@ import pytest
 from mechassay.adversarial.shift import (
     DistributionShift,
     PromptKind,
-    ShiftJob,
+    ShiftExperiment,
     ShiftPage,
     together,
 )
@@ -121,14 +121,14 @@ def test_shifted_prompts_have_one_kind_of_other_words() -> None:
 
 
 def test_a_run_on_a_ground_truth_and_another_task_of_its_words(tmp_path: Path) -> None:
-    job = ShiftJob(
+    experiment = ShiftExperiment(
         "truth-ioi-trained",
         ("truth", "random@7"),
         task="truth-ioi-trained",
         shifts=("truth-ioi",),
         n_prompts=24,
     )
-    results = run(job, tmp_path, progress=SILENT)
+    results = run(experiment, tmp_path, progress=SILENT)
     assert not results.failures
     truth, random = results.records
     # The same prompts: no shift at all.
@@ -148,4 +148,4 @@ def test_a_run_on_a_ground_truth_and_another_task_of_its_words(tmp_path: Path) -
 def test_what_cannot_be_compared_is_refused(changed: dict[str, object], match: str) -> None:
     fields = {"model": "gpt2", "circuits": ("full",), "task": "ioi", **changed}
     with pytest.raises(BadUsage, match=match):
-        ShiftJob(**fields).kinds()  # pyright: ignore[reportArgumentType]
+        ShiftExperiment(**fields).kinds()  # pyright: ignore[reportArgumentType]

@@ -32,7 +32,7 @@ from mechassay.circuits.series import (
     load_ranked,
     ranked_name,
 )
-from mechassay.discovery.job import CircuitsJob, score_files
+from mechassay.discovery.experiment import CircuitsExperiment, score_files
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
 from mechassay.leaderboard.cells import cells_of
 from mechassay.leaderboard.rules import board_rules
@@ -225,8 +225,10 @@ def test_a_folder_of_circuits_is_a_row_of_the_board(tmp_path: Path) -> None:
     known.save(folder / "known.safetensors")
     (known | circuit(graph.n_edges // 3, graph=graph)).save(folder / "more.safetensors")
     circuit(graph.n_edges - 5, graph=graph).save(folder / "nearly-all.safetensors")
-    job = CircuitsJob(("truth-ioi",), scores=(str(folder),), test_limit=8, random_rankings=5)
-    (record,) = ma.run(job, tmp_path / "run", progress=SILENT).records
+    experiment = CircuitsExperiment(
+        ("truth-ioi",), scores=(str(folder),), test_limit=8, random_rankings=5
+    )
+    (record,) = ma.run(experiment, tmp_path / "run", progress=SILENT).records
     assert record.kind == "faithfulness" and record.method.name == folder.name
     assert record.method.args["scores_sha256"] == path_hash(folder)
     assert any("1 of 3 circuits are not measured" in text for text in record.warnings)
@@ -237,9 +239,11 @@ def test_a_folder_of_circuits_is_a_row_of_the_board(tmp_path: Path) -> None:
     assert 0.5 < cells["auroc"].value <= 1
     # At the known circuit's size the known circuit is taken.
     assert record.value("circuit") == pytest.approx(1, abs=0.1)
-    page = job.report(ma.run(job, tmp_path / "run", progress=SILENT)).read_text("utf-8")
+    page = experiment.report(ma.run(experiment, tmp_path / "run", progress=SILENT)).read_text(
+        "utf-8"
+    )
     assert "the circuit at its size" in page
-    by_rank = replace(job, profile="mib-2025")
+    by_rank = replace(experiment, profile="mib-2025")
     with pytest.raises(BadUsage, match="mib-2025 takes 9 circuits, one of each size; got 3"):
         ma.run(by_rank, tmp_path / "mib", progress=SILENT)
 
@@ -259,20 +263,22 @@ def test_a_file_that_was_changed_is_not_the_one_that_was_measured(tmp_path: Path
     graph = load_truth("truth-ioi").model.graph
     file = tmp_path / "own.safetensors"
     Random(seed=0).draw(graph).save(file)
-    job = CircuitsJob(
+    experiment = CircuitsExperiment(
         models=("truth-ioi",), scores=(str(file),), curve=False, train_limit=4, test_limit=4
     )
-    ma.run(job, tmp_path / "out", progress=SILENT)
-    ma.run(job, tmp_path / "out", progress=SILENT)
+    ma.run(experiment, tmp_path / "out", progress=SILENT)
+    ma.run(experiment, tmp_path / "out", progress=SILENT)
     Random(seed=1).draw(graph).save(file)
     with pytest.raises(BadUsage, match=r"own\.safetensors has changed since"):
-        ma.run(job, tmp_path / "out", progress=SILENT)
+        ma.run(experiment, tmp_path / "out", progress=SILENT)
 
 
 @pytest.mark.slow
 def test_the_folder_of_a_finished_run_stands_for_its_scores(tmp_path: Path) -> None:
-    job = CircuitsJob(models=("truth-ioi",), methods=("eap",), train_limit=4, test_limit=4)
-    ma.run(job, tmp_path / "run", progress=SILENT)
+    experiment = CircuitsExperiment(
+        models=("truth-ioi",), methods=("eap",), train_limit=4, test_limit=4
+    )
+    ma.run(experiment, tmp_path / "run", progress=SILENT)
     assert len(list((tmp_path / "run").glob("*.json"))) > 1
     [file] = score_files([tmp_path / "run"])
     assert file.endswith("eap.safetensors")

@@ -749,7 +749,7 @@ def test_the_known_circuit_is_told_from_one_that_lacks_an_edge_and_from_a_random
 
     from mechassay.circuits.methods.random import Random
     from mechassay.circuits.scores import EdgeScores
-    from mechassay.discovery.job import CircuitsJob
+    from mechassay.discovery.experiment import CircuitsExperiment
     from mechassay.runs.execute import run
     from mechassay.truth.ground_truth import load_truth
     from mechassay.utils.display import SILENT
@@ -770,7 +770,7 @@ def test_the_known_circuit_is_told_from_one_that_lacks_an_edge_and_from_a_random
         files.append(str(tmp_path / f"{name}.safetensors"))
         EdgeScores(graph, values, {"method": name}).save(files[-1])
     for ablation in ("mean", "zero"):
-        job = CircuitsJob(
+        experiment = CircuitsExperiment(
             models=("truth-ioi",),
             scores=tuple(files),
             ablation=ablation,
@@ -778,7 +778,7 @@ def test_the_known_circuit_is_told_from_one_that_lacks_an_edge_and_from_a_random
             train_limit=20,
             test_limit=30,
         )
-        run(job, tmp_path / "runs" / ablation, progress=SILENT)
+        run(experiment, tmp_path / "runs" / ablation, progress=SILENT)
 
     def linked(name: str) -> tuple[Judgments, dict[str, int]]:
         claim = Claim(

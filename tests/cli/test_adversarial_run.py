@@ -14,7 +14,7 @@ import pytest
 from helpers import tiny_models
 from helpers.models import word_tokenizer, write_small_gpt2
 from mechassay.adversarial import statistics
-from mechassay.adversarial.paper import PaperJob
+from mechassay.adversarial.paper import PaperExperiment
 from mechassay.tasks import greater_than
 from mechassay.tasks.docstring import Docstring
 from mechassay.tasks.greater_than import GreaterThan
@@ -427,7 +427,7 @@ def test_nothing_is_worse_than_by_the_least_effect(run: Run, tmp_path: Path) -> 
 
 
 def test_the_papers_runs_draw_its_heat_maps() -> None:
-    plans = PaperJob("gpt2").plans()
+    plans = PaperExperiment("gpt2").plans()
     maps = {name: plan.heat_maps for name, plan in plans.items()}
     assert sum(name.startswith(("ioi", "greater")) for name in maps) == 4
     assert all(

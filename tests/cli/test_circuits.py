@@ -22,12 +22,12 @@ from mechassay.circuits.canonical import canonical
 from mechassay.circuits.graph_files import GraphFile, write_graph_file
 from mechassay.circuits.methods.random import RandomPaths
 from mechassay.circuits.scores import largest_drawable
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
 from mechassay.models.sources import truth_names
 from mechassay.results.records import Failure, Record
-from mechassay.runs.job import Cell
+from mechassay.runs.experiment import Cell
 from mechassay.truth.ground_truth import load_truth
 
 Run = Callable[..., Any]
@@ -200,7 +200,7 @@ def test_a_task_that_the_model_does_not_do_is_skipped_unless_asked_for(
 def test_what_would_take_too_long_is_skipped_with_its_estimate(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mechassay.discovery.study.forward_seconds", lambda model, batch: 2.0)
+    monkeypatch.setattr("mechassay.discovery.inputs.forward_seconds", lambda model, batch: 2.0)
     # eap: 3 forwards x 6 pairs x 2 s = 0.6 min; exact: (2 + 0.2 x 262) x 6 x 2 s = 10.9 min; ugs is
     # hours.
     line = truth_words(
@@ -222,7 +222,7 @@ def test_what_would_take_too_long_is_skipped_with_its_estimate(
     )
     assert " h: " in tables and [file.stem for file in tmp_path.glob("out/records/*/*")] == ["eap"]
     # Scores that are there cost nothing any more, and a longer limit is no other plan.
-    monkeypatch.setattr("mechassay.discovery.study.forward_seconds", lambda model, batch: 0.5)
+    monkeypatch.setattr("mechassay.discovery.inputs.forward_seconds", lambda model, batch: 0.5)
     assert run(*line[:-2], "--max-minutes", "3").code == 0
     assert sorted(file.stem for file in tmp_path.glob("out/records/*/*")) == ["eap", "exact"]
 
@@ -300,11 +300,11 @@ def test_truth_stands_for_all_ground_truths(
 ) -> None:
     asked: list[tuple[str, str]] = []
 
-    def refuse(job: CircuitsJob, cell: Cell, bench: object) -> None:
-        asked.append((cell.of["model"], cell.of["task"]))
+    def refuse(experiment: CircuitsExperiment, cell: Cell, worker: object) -> None:
+        asked.append((cell.labels["model"], cell.labels["task"]))
         raise BadUsage("not now")
 
-    monkeypatch.setattr(CircuitsJob, "skip", refuse)
+    monkeypatch.setattr(CircuitsExperiment, "skip", refuse)
     assert (
         run("circuits", "run", "-m", "truth", "--method", "eap", "-o", tmp_path / "out").code == 2
     )

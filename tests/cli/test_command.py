@@ -1,4 +1,4 @@
-"""Commands that are made of jobs: what their help shows first.
+"""Commands that are made of experiments: what their help shows first.
 
 The commands on a tiny model: what they write, print and resume.
 """
@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import mechassay as ma
-from helpers.jobs import held
+from helpers.experiments import held
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.evaluation.ablation import load_ablated
 from mechassay.cli.main import GROUPS, app_for

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from helpers.jobs import SMALL_GYM_TASK
+from helpers.experiments import SMALL_GYM_TASK
 from mechassay.cli.main import app_for
 
 

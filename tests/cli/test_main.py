@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
 
-from helpers.jobs import held
+from helpers.experiments import held
 from helpers.tiny_models import quiet_model
 from mechassay.circuits import EAP, EdgeScores, Random
 from mechassay.circuits.graph_files import write_graph_file

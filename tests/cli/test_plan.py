@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
-from helpers.jobs import SMALL_GYM_TASK
+from helpers.experiments import SMALL_GYM_TASK
 from mechassay.cli import execution
 from mechassay.cli.main import main
 from mechassay.cli.plan import COMMANDS, would_fit
@@ -174,11 +174,11 @@ class Registered:
         return self.cost_of
 
 
-class Job:
+class Experiment:
     kind = "circuits"
 
 
-class Bench:
+class Worker:
     folder, device = None, "cpu"
 
 
@@ -187,14 +187,14 @@ def test_the_first_cell_corrects_the_estimate(
 ) -> None:
     """Of three cells that were taken for equal, the first took 60 s: the others take about 120."""
 
-    def cost_of(job: Job, cells: list[str], device: str) -> Cost:
+    def cost_of(experiment: Experiment, cells: list[str], device: str) -> Cost:
         return replace(_cost_of(0, 0, 1e10), works=_cost_of(0, 0, 1e10).works * len(cells))
 
     monkeypatch.setattr(execution, "COSTS", Registered(cost_of))
     monkeypatch.setattr(execution, "batches_of", lambda *_: [["a", "b"], ["c"]])
-    job: Any = Job()
-    bench: Any = Bench()
-    measured: Any = execution.print_cost(job, bench)
+    experiment: Any = Experiment()
+    worker: Any = Worker()
+    measured: Any = execution.print_cost(experiment, worker)
     assert capsys.readouterr().err == "plan: fits: needs 0.2 GB of 10.0 GB free, 5.5 to 22 s\n"
     measured("a", 60.0)
     measured("b", 60.0)
@@ -206,15 +206,15 @@ def test_a_cell_without_a_cost_corrects_no_estimate(
 ) -> None:
     """The cells of a reproduction that are calculated, not run, have no works."""
 
-    def cost_of(job: Job, cells: list[str], device: str) -> Cost:
+    def cost_of(experiment: Experiment, cells: list[str], device: str) -> Cost:
         run = [cell for cell in cells if cell != "calculated"]
         return replace(_cost_of(0, 0, 1e10), works=_cost_of(0, 0, 1e10).works * len(run))
 
     monkeypatch.setattr(execution, "COSTS", Registered(cost_of))
     monkeypatch.setattr(execution, "batches_of", lambda *_: [["calculated", "a", "b"]])
-    job: Any = Job()
-    bench: Any = Bench()
-    measured: Any = execution.print_cost(job, bench)
+    experiment: Any = Experiment()
+    worker: Any = Worker()
+    measured: Any = execution.print_cost(experiment, worker)
     capsys.readouterr()
     measured("calculated", 1.0)
     assert capsys.readouterr().err == ""
@@ -230,9 +230,9 @@ def test_an_estimate_that_fails_stops_no_run(
 
     monkeypatch.setattr(execution, "COSTS", Registered(refused))
     monkeypatch.setattr(execution, "batches_of", lambda *_: [["cell"]])
-    job: Any = Job()
-    bench: Any = Bench()
-    execution.print_cost(job, bench)
+    experiment: Any = Experiment()
+    worker: Any = Worker()
+    execution.print_cost(experiment, worker)
     assert capsys.readouterr().err == (
         "plan: not known before it is run: its config says too little.\n"
     )

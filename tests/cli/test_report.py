@@ -15,14 +15,14 @@ import pytest
 
 import mechassay as ma
 from helpers.edits import sealed
-from helpers.jobs import SMALL_JOBS
+from helpers.experiments import SMALL_EXPERIMENTS
 from mechassay.results.reading import read_record
 from mechassay.utils.display import SILENT
 
 Run = Callable[..., Any]
-JOBS = {
-    **{kind: SMALL_JOBS[kind] for kind in ("circuits", "accuracy", "adversarial")},
-    "one-model": replace(SMALL_JOBS["circuits"], models=("truth-ioi",)),
+EXPERIMENTS = {
+    **{kind: SMALL_EXPERIMENTS[kind] for kind in ("circuits", "accuracy", "adversarial")},
+    "one-model": replace(SMALL_EXPERIMENTS["circuits"], models=("truth-ioi",)),
 }
 
 
@@ -33,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     @cache
     def of(name: str) -> Path:
-        ma.run(JOBS[name], folder / name, progress=SILENT)
+        ma.run(EXPERIMENTS[name], folder / name, progress=SILENT)
         return folder / name
 
     return of
@@ -74,7 +74,7 @@ def test_a_stored_run_is_reported(
 
 @pytest.mark.slow
 def test_several_runs_are_an_index(runs: Callable[..., Path], run: Run) -> None:
-    folder = runs(*JOBS)
+    folder = runs(*EXPERIMENTS)
     run("report", folder / "circuits")
     done = run("report", folder)
     assert done.code == 0 and "Index: " in done.out

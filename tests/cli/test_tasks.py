@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from helpers.jobs import held
+from helpers.experiments import held
 from mechassay.prompts.pairs import content_hash
 from mechassay.results.records import Record
 from mechassay.tasks import TASKS, load_task

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.jobs import held
+from helpers.experiments import held
 from helpers.plugins import ROOT, install, mechassay, python
 from mechassay.circuits.graph_files import load_scores
 from mechassay.results.reading import read_record

@@ -16,7 +16,7 @@ from mechassay.circuits.methods.eap import EAPIGInputs
 from mechassay.circuits.methods.mask_learning import UniformGradientSampling
 from mechassay.circuits.methods.stability import RESAMPLES, STABILITY, PartScores, score_in_parts
 from mechassay.circuits.scores import EdgeScores
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.discovery.page import verdicts
 from mechassay.discovery.stability_section import (
     resamples_sections,
@@ -28,12 +28,12 @@ from mechassay.models.model import load_model
 from mechassay.results.page import TextTable
 from mechassay.results.records import Record
 from mechassay.runs.execute import run
-from mechassay.runs.job import Results
+from mechassay.runs.experiment import Results
 from mechassay.tasks import load_task
 from mechassay.utils.display import SILENT
 
 TRUTH = "truth-ioi-trained"
-JOB = CircuitsJob(
+JOB = CircuitsExperiment(
     (TRUTH,),
     methods=("eap-ig-inputs:steps=3", "acdc:threshold=0.1"),
     train_limit=24,
@@ -135,8 +135,8 @@ def test_drawings_dash_the_edges_that_depend_on_the_pairs(results: Results) -> N
 
 @pytest.mark.slow
 def test_a_killed_run_keeps_its_resamples(tmp_path: Path) -> None:
-    job = replace(JOB, methods=("eap",), resamples=2)
-    run(job, tmp_path, progress=SILENT)
+    experiment = replace(JOB, methods=("eap",), resamples=2)
+    run(experiment, tmp_path, progress=SILENT)
     (record,) = (tmp_path / "records").rglob("*.json")
     first = json.loads(record.read_text("utf-8"))
     files = sorted((tmp_path / "kept").rglob("*.resample-*.json"))
@@ -144,7 +144,7 @@ def test_a_killed_run_keeps_its_resamples(tmp_path: Path) -> None:
     kept = json.loads(files[0].read_text("utf-8"))
     files[0].write_text(json.dumps({**kept, "cpr": 0.123}), encoding="utf-8")
     record.unlink()
-    again = run(job, tmp_path, progress=SILENT).records[0].table(RESAMPLES)
+    again = run(experiment, tmp_path, progress=SILENT).records[0].table(RESAMPLES)
     assert again.numbers("cpr")[0] == 0.123
     (table,) = (table for table in first["tables"] if table["name"] == RESAMPLES)
     assert again.numbers("cpr")[1] == table["columns"]["cpr"][1]
@@ -156,8 +156,10 @@ class TestConstructions:
     def test_circuits_are_those_of_the_ordered_scores(
         self, tmp_path: Path, construction: str
     ) -> None:
-        job = replace(JOB, methods=("eap",), resamples=0, construction=construction, train_limit=16)
-        (record,) = run(job, tmp_path, progress=SILENT).records
+        experiment = replace(
+            JOB, methods=("eap",), resamples=0, construction=construction, train_limit=16
+        )
+        (record,) = run(experiment, tmp_path, progress=SILENT).records
         assert record.task.args["construction"] == construction
         assert not record.has_table(STABILITY)
         scores = EdgeScores.load(next((tmp_path / "scores").rglob("*.safetensors")))
@@ -191,8 +193,8 @@ def test_halves_may_be_of_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     names = itertools.cycle([f"template {n}" for n in range(12)])
     kind = type(load_task(TRUTH))
     monkeypatch.setattr(kind, "template", lambda self, tags: next(names))
-    job = replace(JOB, methods=("eap",), over="templates", resamples=2)
-    (record,) = run(job, tmp_path / "run", progress=SILENT).records
+    experiment = replace(JOB, methods=("eap",), over="templates", resamples=2)
+    (record,) = run(experiment, tmp_path / "run", progress=SILENT).records
     assert record.task.args["over"] == "templates"
     table = record.table(STABILITY)
     assert set(table.columns["n_parts"]) == {6} and set(table.columns["n_pairs"]) == {24}
@@ -201,7 +203,7 @@ def test_halves_may_be_of_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "draws the templates of the training pairs" in str(resamples_sections([record]))
     monkeypatch.undo()
     with pytest.raises(BadUsage, match="of 2 templates or more; the 24 train pairs of .* have 1"):
-        run(job, tmp_path / "one", progress=SILENT)
+        run(experiment, tmp_path / "one", progress=SILENT)
 
 
 OF_SEEDS = replace(JOB, methods=("random", "ugs:steps=4,batch_size=4"), over="seeds", resamples=2)
@@ -257,14 +259,14 @@ class TestSeeds:
         assert "Each run has another seed" in str(shown) and "draws the" not in str(shown)
 
     def test_one_other_seed_has_no_interval(self, tmp_path: Path) -> None:
-        job = replace(OF_SEEDS, methods=("random:seed=3",), resamples=1)
-        (record,) = run(job, tmp_path, progress=SILENT).records
+        experiment = replace(OF_SEEDS, methods=("random:seed=3",), resamples=1)
+        (record,) = run(experiment, tmp_path, progress=SILENT).records
         assert len(record.table(RESAMPLES)) == 1
         method = record.measure("cma", "method")
         assert method is not None and np.isnan(method.low)
         text = stability_text(record, 0.5)
         assert "are in the circuit that another seed finds" in text
-        assert "Every method runs 2 times: with 1 other seed too." in job.notes()
+        assert "Every method runs 2 times: with 1 other seed too." in experiment.notes()
 
     def test_what_has_no_seed_is_refused(self, tmp_path: Path) -> None:
         """In one line, with those that have one."""
@@ -276,14 +278,14 @@ class TestSeeds:
             run(replace(OF_SEEDS, resamples=0), tmp_path, progress=SILENT)
 
     def test_a_killed_run_keeps_the_scores_of_its_seeds(self, tmp_path: Path) -> None:
-        job = replace(OF_SEEDS, methods=("random",))
-        run(job, tmp_path, progress=SILENT)
+        experiment = replace(OF_SEEDS, methods=("random",))
+        run(experiment, tmp_path, progress=SILENT)
         (file,) = (tmp_path / "kept").rglob("random.seed-0.safetensors")
         kept = EdgeScores.load(file)
         replace(kept, values=torch.full_like(kept.values, 0.5)).save(file)
         for done in [*(tmp_path / "records").rglob("*.json")]:
             done.unlink()
-        (again,) = run(job, tmp_path, progress=SILENT).records
+        (again,) = run(experiment, tmp_path, progress=SILENT).records
         (row,) = again.table(STABILITY).where(ranking="magnitude", fraction=0.5).rows()
         # Constant scores have no circuit: no edge of the random one is in both.
         assert row["n_stable"] == 0 and row["size"] > 0

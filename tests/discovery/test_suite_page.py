@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from mechassay.circuits.drawing import Drawing
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.discovery.methods_by_column import MOST_COLUMNS
 from mechassay.discovery.suite_page import CHOSEN_BY, CLOSE, MANY_FIGURES, SuitePage
 from mechassay.models.sources import truth_names
@@ -200,7 +200,7 @@ def test_both_operators_have_a_mean(make_record: Make) -> None:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     """Three methods and random scores on two ground truths."""
-    job = CircuitsJob(
+    experiment = CircuitsExperiment(
         ("truth-ioi-trained", "truth-greater-than-trained"),
         methods=("eap", "eap-ig-inputs", "ifr", "random"),
         metrics=("recovery",),
@@ -208,7 +208,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         test_limit=20,
         random_rankings=5,
     )
-    return run(job, tmp_path_factory.mktemp("suite"), progress=SILENT).records
+    return run(experiment, tmp_path_factory.mktemp("suite"), progress=SILENT).records
 
 
 def chosen_by(

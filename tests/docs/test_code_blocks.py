@@ -262,7 +262,7 @@ def on_few(line: str) -> list[str]:
 
 NOT_RUN = {
     r"models fetch|saes fetch|hub push|hub pull|arxiv:|https?://": "needs the network",
-    r"gpt2|EleutherAI|microsoft|gemma|attn-only|mib-bench": "needs a model of the hub",
+    r"gpt2|EleutherAI|microsoft|gemma|attn-only|mib-worker": "needs a model of the hub",
     r"/shared|--judge|check-change|--steps per-crit": "needs a cluster, a server or a history",
     r"eap-corrupted|agreement:| agreement |build results": "needs what the page adds",
     r"seeds\.txt|submission|drawn/| alignment|saes/|runs/paper": "needs a file of the reader",

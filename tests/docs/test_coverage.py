@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.jobs import COVERAGE
+from helpers.experiments import COVERAGE
 from mechassay.cli.main import main
 from mechassay.models.weight_files import is_fetched
 

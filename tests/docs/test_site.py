@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from helpers.web import ROOT, pages
-from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.accuracy import AccuracyExperiment
 from mechassay.runs.options import options_of
 
 pytestmark = pytest.mark.charts
@@ -84,7 +84,7 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
         page.split(f"### mechassay {name}\n")[1].split("\n##")[0]
         for name in ("tasks score", "circuits run")
     )
-    for field, option in options_of(AccuracyJob).items():
+    for field, option in options_of(AccuracyExperiment).items():
         for flag in option.flags or (f"--{field.replace('_', '-')}",):
             assert f"`{flag}`" in score, flag
     assert "| required |" in run and "| `eap-ig-inputs` |" in run

@@ -29,7 +29,7 @@ from mechassay.gym.directions import (
     measure_directions,
     read_directions,
 )
-from mechassay.gym.jobs import save_fits
+from mechassay.gym.experiments import save_fits
 from mechassay.gym.task_odds import RANDOM_DIRECTIONS, WHOLE_VECTOR, MethodOdds, TaskOdds, best_mean
 from mechassay.interventions.site import ModelShape, load_site
 from mechassay.models.graph import Graph

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.jobs import SMALL_JOBS
+from helpers.experiments import SMALL_EXPERIMENTS
 from helpers.planted_gym import planted_model, planted_task
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.gym.causalgym import BEGIN, load_gym_task, read_causalgym_rows
-from mechassay.gym.jobs import GymCheckJob, GymJob
+from mechassay.gym.experiments import GymCheckExperiment, GymExperiment
 from mechassay.gym.sources import RowsTask, export_rows, source_tasks
 from mechassay.runs.execute import run
 from mechassay.utils.display import SILENT
@@ -69,9 +69,9 @@ def test_labels_of_several_tokens_are_dropped_and_counted() -> None:
 
 
 def test_a_run_on_rows_gives_what_a_run_on_the_task_gives(tmp_path: Path) -> None:
-    job: GymCheckJob = SMALL_JOBS["gym-check"]
+    experiment: GymCheckExperiment = SMALL_EXPERIMENTS["gym-check"]
     name = "agr_gender"
-    plain = replace(job, models=("gym-neox",), tasks=(name,), limit=24)
+    plain = replace(experiment, models=("gym-neox",), tasks=(name,), limit=24)
     rows = str(written(tmp_path / "rows", name))
     one, other = (
         run(each, tmp_path / str(n), progress=SILENT).records[0]
@@ -82,9 +82,9 @@ def test_a_run_on_rows_gives_what_a_run_on_the_task_gives(tmp_path: Path) -> Non
 
 
 def test_a_source_that_changed_is_another_plan(tmp_path: Path) -> None:
-    job: GymCheckJob = SMALL_JOBS["gym-check"]
+    experiment: GymCheckExperiment = SMALL_EXPERIMENTS["gym-check"]
     rows = written(tmp_path / "rows", "agr_gender")
-    own = replace(job, models=("gym-neox",), tasks=("all",), limit=8, source=str(rows))
+    own = replace(experiment, models=("gym-neox",), tasks=("all",), limit=8, source=str(rows))
     run(own, tmp_path / "run", progress=SILENT)
     file = rows / "test.jsonl"
     file.write_text("\n".join(file.read_text().splitlines()[2:]) + "\n")
@@ -98,9 +98,13 @@ def test_what_is_no_source_is_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="no train.jsonl"):
         source_tasks(str(tmp_path))
     rows = written(tmp_path / "rows", "agr_gender")
-    job: GymCheckJob = SMALL_JOBS["gym-check"]
+    experiment: GymCheckExperiment = SMALL_EXPERIMENTS["gym-check"]
     with pytest.raises(UnknownName, match="agr_gender"):
-        run(replace(job, tasks=("agr_gendre",), source=str(rows)), tmp_path / "r", progress=SILENT)
+        run(
+            replace(experiment, tasks=("agr_gendre",), source=str(rows)),
+            tmp_path / "r",
+            progress=SILENT,
+        )
 
 
 def test_a_file_of_one_type_alone_is_one_line(tmp_path: Path) -> None:
@@ -115,15 +119,17 @@ def test_a_file_of_one_type_alone_is_one_line(tmp_path: Path) -> None:
 
 
 def test_dtypes_by_model_in_one_run() -> None:
-    job = GymJob(("gym-neox", "gym-neox@step128"), dtype="float32,gym-neox@step128=bfloat16")
-    assert job.dtype_of("gym-neox") == "float32"
-    assert job.dtype_of("gym-neox@step128") == "bfloat16"
-    both = replace(job, dtype="float32,gym-neox=float64")
+    experiment = GymExperiment(
+        ("gym-neox", "gym-neox@step128"), dtype="float32,gym-neox@step128=bfloat16"
+    )
+    assert experiment.dtype_of("gym-neox") == "float32"
+    assert experiment.dtype_of("gym-neox@step128") == "bfloat16"
+    both = replace(experiment, dtype="float32,gym-neox=float64")
     assert both.dtype_of("gym-neox@step128") == "float64"
     with pytest.raises(UnknownName, match="model with a dtype"):
-        replace(job, dtype="float32,gym-neo=float64").dtype_of("gym-neox")
+        replace(experiment, dtype="float32,gym-neo=float64").dtype_of("gym-neox")
     with pytest.raises(BadUsage, match="dtype must be one of"):
-        replace(job, dtype="float33").dtype_of("gym-neox")
+        replace(experiment, dtype="float33").dtype_of("gym-neox")
 
 
 def test_the_command_writes_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

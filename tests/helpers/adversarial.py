@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mechassay.adversarial.adversarial_inputs import AdversarialInputs
 from torch import Tensor
 
-from mechassay.adversarial.jobs import AdversarialJob
+from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.record import RecordMaker
-from mechassay.adversarial.study import AdversarialStudy
 from mechassay.circuits.circuit import Circuit
 from mechassay.models.model import Model
 from mechassay.prompts.pairs import Prompt
@@ -27,11 +27,13 @@ TRUTH = "truth-ioi"
 FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
 
 
-def small_grid(out: Path, model: Model) -> AdversarialStudy:
+def small_grid(out: Path, model: Model) -> AdversarialInputs:
     """Three circuits of the ground truth on thirty by twenty prompts."""
     circuits = ("truth", "random@0.5", "full")
-    return study(
-        AdversarialJob(TRUTH, TRUTH, circuits, n_clean=30, n_corrupted=20, **FAST), out, model
+    return adversarial_inputs(
+        AdversarialExperiment(TRUTH, TRUTH, circuits, n_clean=30, n_corrupted=20, **FAST),
+        out,
+        model,
     )
 
 
@@ -40,21 +42,23 @@ def values_of(record: Record) -> dict[str, float]:
     return {each.name: each.value for each in record.measures}
 
 
-def study(job: AdversarialJob, out: Path, model: Model | None) -> AdversarialStudy:
-    """What the cells of a job share; without a model, it is loaded by its name."""
-    models = {} if model is None else {job.model: model}
-    return AdversarialStudy(job, prepare(job, out, models=models, progress=SILENT))
+def adversarial_inputs(
+    experiment: AdversarialExperiment, out: Path, model: Model | None
+) -> AdversarialInputs:
+    """What the cells of an experiment share; without a model, it is loaded by its name."""
+    models = {} if model is None else {experiment.model: model}
+    return AdversarialInputs(experiment, prepare(experiment, out, models=models, progress=SILENT))
 
 
-def records_of(study: AdversarialStudy) -> list[Record]:
+def records_of(adversarial_inputs: AdversarialInputs) -> list[Record]:
     """The record of every circuit; those in the folder are read, the others made and kept."""
-    job, folder, maker = study.run, study.folder, None
-    assert isinstance(job, AdversarialJob)
+    experiment, folder, maker = adversarial_inputs.run, adversarial_inputs.folder, None
+    assert isinstance(experiment, AdversarialExperiment)
     records: list[Record] = []
-    for number, cell in enumerate(job.cells()):
+    for number, cell in enumerate(experiment.cells()):
         record = folder.record(cell.name)
         if record is None:
-            maker = maker or RecordMaker(study)
+            maker = maker or RecordMaker(adversarial_inputs)
             folder.save_record(cell.name, maker.record(number))
             record = folder.record(cell.name)
         assert record is not None

@@ -26,7 +26,7 @@ def quiet_model(kind: type, config: Any) -> Any:
 
 
 def write_interpbench(folder: Path, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Write random weights in the layout of mib-bench/interpbench, without its pickle and graph.
+    """Write random weights in the layout of mib-worker/interpbench, without its pickle and graph.
 
     Returns:
         The weights.

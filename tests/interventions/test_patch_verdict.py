@@ -19,10 +19,10 @@ from rich.console import Console
 import mechassay as ma
 from helpers.tiny_models import with_words
 from mechassay.interventions.activation_patching import patch
-from mechassay.interventions.job import PatchJob
+from mechassay.interventions.experiment import PatchExperiment
+from mechassay.interventions.options import DIRECTIONS, Direction
 from mechassay.interventions.patch_map import PatchMap
 from mechassay.interventions.patch_verdict import answer_table
-from mechassay.interventions.plan import DIRECTIONS, Direction
 from mechassay.models.model import make_model
 from mechassay.prompts.batch import Batch
 from mechassay.tasks.load import load_task
@@ -323,8 +323,10 @@ def test_the_mechanism_that_was_built_in_is_what_is_said(direction: Direction) -
 def test_the_sentence_stands_first_on_page_markdown_console_and_in_a_notebook(
     tmp_path: Path,
 ) -> None:
-    job = PatchJob(("truth-ioi",), (str(NAMES),), parts=("heads", "resid"), split="train", limit=24)
-    results = ma.run(job, tmp_path / "run", progress=SILENT)
+    experiment = PatchExperiment(
+        ("truth-ioi",), (str(NAMES),), parts=("heads", "resid"), split="train", limit=24
+    )
+    results = ma.run(experiment, tmp_path / "run", progress=SILENT)
     said = "The answer moves from [the token that differs] to [last] between layers 0 and 1"
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert page.index(said) < page.index("The answer is helped most by") < page.index("<svg")
@@ -332,7 +334,7 @@ def test_the_sentence_stands_first_on_page_markdown_console_and_in_a_notebook(
     lines = (tmp_path / "run" / "tables.md").read_text("utf-8").splitlines()
     assert lines[0].startswith("**truth-ioi, names, residual stream, denoising.** " + said)
     console = Console(file=io.StringIO(), width=1000)
-    job.show(results, console)
+    experiment.show(results, console)
     shown: Any = console.file
     first, *others = shown.getvalue().splitlines()
     assert first.startswith("truth-ioi, names, residual stream, denoising. " + said)

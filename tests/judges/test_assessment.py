@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from helpers.jobs import COVERAGE
+from helpers.experiments import COVERAGE
 from helpers.judges import made_judgments, quoted
 from helpers.quotes import ONE_TRUE, SENTENCES
 from mechassay.claims.claim import Claim, claims_of

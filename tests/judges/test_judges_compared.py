@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.jobs import COVERAGE, SMALL_JOBS
+from helpers.experiments import COVERAGE, SMALL_EXPERIMENTS
 from mechassay.claims.judgments import read_judgments
 from mechassay.cli.main import main
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.judges.job import AssessJob
+from mechassay.judges.experiment import AssessExperiment
 from mechassay.judges.judges_compared import (
     CONSENSUS,
     JudgedRun,
@@ -24,7 +24,7 @@ from mechassay.runs.execute import run
 from mechassay.testing import check_record
 from mechassay.utils.display import SILENT
 
-JOB: AssessJob = SMALL_JOBS["assess"]
+JOB: AssessExperiment = SMALL_EXPERIMENTS["assess"]
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +52,14 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     )
     generous.save(folder / "generous.json")
     (folder / "empty").mkdir()
-    jobs = {
+    experiments = {
         "careful": replace(JOB, steps="one", criteria=(), audit=True),
         "generous": replace(
             JOB, judge=f"scripted:{folder / 'generous.json'}", steps="one", criteria=(), runs=1
         ),
     }
-    for name, job in jobs.items():
-        run(job, folder / name, progress=SILENT)
+    for name, experiment in experiments.items():
+        run(experiment, folder / name, progress=SILENT)
     first = next((folder / "careful" / "answers").glob("*.json"))
     (folder / "empty" / first.name).write_bytes(first.read_bytes())
     silent = replace(JOB, judge=f"replay:{folder / 'empty'}", runs=1)
@@ -112,7 +112,7 @@ def test_a_folder_of_another_run_and_a_tier_that_is_none_are_refused(
 ) -> None:
     with pytest.raises(UnknownName, match="tier"):
         JudgesCompared.of([read_judged_run(judged[0])], "Splendid")
-    run(SMALL_JOBS["gym-check"], tmp_path, progress=SILENT)
+    run(SMALL_EXPERIMENTS["gym-check"], tmp_path, progress=SILENT)
     with pytest.raises(BadUsage, match="not of claims assess"):
         read_judged_run(tmp_path)
 

@@ -14,7 +14,7 @@ from mechassay.judges.debiasing import challenge
 from mechassay.judges.judge import ScriptedJudge
 from mechassay.judges.leak_audit import audit
 from mechassay.judges.objections import Objections, ask_advocate, ask_auditor
-from mechassay.judges.plan import Calibration
+from mechassay.judges.options import Calibration
 from mechassay.judges.requests import JudgeRequest
 
 WHOLE, OWN = "The circuit of 26 heads recovers 87 %.", "Ablating 9.9 alone costs a third."

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.jobs import COVERAGE
+from helpers.experiments import COVERAGE
 from helpers.judge_server import (
     FAULTS,
     FaultProxy,

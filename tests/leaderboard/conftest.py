@@ -13,14 +13,14 @@ from mechassay.utils.display import SILENT
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of two methods on a ground truth."""
     folder = tmp_path_factory.mktemp("runs")
-    job = ma.CircuitsJob(
+    experiment = ma.CircuitsExperiment(
         models=("truth-ioi",),
         methods=("eap", "random"),
         train_limit=6,
         test_limit=8,
         random_rankings=5,
     )
-    ma.run(job, folder / "own", progress=SILENT)
+    ma.run(experiment, folder / "own", progress=SILENT)
     return folder
 
 

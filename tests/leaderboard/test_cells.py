@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import mechassay as ma
-from helpers.jobs import SMALL_JOBS
+from helpers.experiments import SMALL_EXPERIMENTS
 from mechassay.leaderboard import Board, BoardCell
 from mechassay.leaderboard.cells import (
     NO_VALUES,
@@ -42,7 +42,7 @@ LIMITS: dict[str, Any] = {"train_limit": 6, "test_limit": 8, "random_rankings": 
 
 def run(folder: Path, name: str, **changes: Any) -> list[BoardCell]:
     given: dict[str, Any] = {"methods": ("eap",), **LIMITS, **changes}
-    ma.run(ma.CircuitsJob(models=("truth-ioi",), **given), folder / name, progress=SILENT)
+    ma.run(ma.CircuitsExperiment(models=("truth-ioi",), **given), folder / name, progress=SILENT)
     return [cell for cell in read_cells(RULES, folder / name)[0] if cell.column == "cpr"]
 
 
@@ -94,8 +94,8 @@ def test_two_models_in_folders_of_one_name_are_two(tmp_path: Path) -> None:
         truth.hf.save_pretrained(folder)
         assert truth.tokenizer is not None
         truth.tokenizer.save_pretrained(folder)
-        job = ma.CircuitsJob((str(folder),), ("truth-ioi",), ("eap",), **LIMITS)
-        ma.run(job, tmp_path / "runs" / name, progress=SILENT)
+        experiment = ma.CircuitsExperiment((str(folder),), ("truth-ioi",), ("eap",), **LIMITS)
+        ma.run(experiment, tmp_path / "runs" / name, progress=SILENT)
         found = read_cells(RULES, tmp_path / "runs" / name)[0]
         cells[name] = next(cell for cell in found if cell.column == "cpr")
     known = run(tmp_path / "runs", "known")[0]
@@ -129,7 +129,7 @@ def test_a_file_does_not_take_the_row_of_a_method(tmp_path: Path) -> None:
 def test_what_a_board_names_is_in_the_records_of_its_runs(
     tmp_path: Path, board: str, columns: set[str], row: str
 ) -> None:
-    ma.run(SMALL_JOBS[board], tmp_path / "run", progress=SILENT)
+    ma.run(SMALL_EXPERIMENTS[board], tmp_path / "run", progress=SILENT)
     cells, unreadable = read_cells(board_rules()[board], tmp_path)
     assert unreadable == [] and {cell.column for cell in cells} >= columns
     assert row in {cell.row for cell in cells}

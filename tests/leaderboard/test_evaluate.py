@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import mechassay as ma
 from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.main import main
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import Board, BoardsFolder
 from mechassay.leaderboard.cells import read_cells
@@ -450,7 +450,7 @@ def test_rounding_moves_a_number_by_half_the_interval_at_most(value: float, half
 @pytest.fixture
 def private_record(tmp_path: Path) -> Record:
     """A record on private examples of a seed that is no secret here."""
-    job = CircuitsJob(
+    experiment = CircuitsExperiment(
         ("truth-ioi",),
         methods=("random",),
         train_limit=4,
@@ -458,7 +458,7 @@ def private_record(tmp_path: Path) -> Record:
         test_split="private",
         private_seed=SEED,
     )
-    (record,) = run(job, tmp_path / "run", progress=SILENT).records
+    (record,) = run(experiment, tmp_path / "run", progress=SILENT).records
     return record
 
 

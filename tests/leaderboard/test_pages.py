@@ -120,7 +120,7 @@ def test_two_files_that_report_one_number_are_refused(runs: Path, tmp_path: Path
 
 
 def test_private_examples_leave_nothing_on_a_page(tmp_path: Path) -> None:
-    job = ma.CircuitsJob(
+    experiment = ma.CircuitsExperiment(
         models=("truth-ioi",),
         methods=("eap",),
         train_limit=6,
@@ -128,7 +128,7 @@ def test_private_examples_leave_nothing_on_a_page(tmp_path: Path) -> None:
         test_limit=8,
         private_seed=7,
     )
-    ma.run(job, tmp_path / "runs" / "own", progress=SILENT)
+    ma.run(experiment, tmp_path / "runs" / "own", progress=SILENT)
     [file] = (tmp_path / "runs" / "own" / "records").rglob("eap.json")
     digest = json.loads(file.read_text())["provenance"]["data_hash"]
     boards = BoardsFolder.of(tmp_path / "runs", tmp_path / "board")

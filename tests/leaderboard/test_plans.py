@@ -160,10 +160,10 @@ def test_scores_of_a_file_are_kept_under_their_name(tmp_path: Path) -> None:
     file = tmp_path / "mine" / "own scores.safetensors"
     values = torch.rand(graph.legal.shape, generator=torch.Generator().manual_seed(0))
     EdgeScores(graph, values).save(file)
-    job = ma.CircuitsJob(
+    experiment = ma.CircuitsExperiment(
         models=("truth-ioi",), methods=("eap",), scores=(str(file),), train_limit=6, test_limit=8
     )
-    ma.run(job, tmp_path / "runs" / "own", progress=SILENT)
+    ma.run(experiment, tmp_path / "runs" / "own", progress=SILENT)
     board = written(tmp_path / "runs", tmp_path / "board")
     shutil.rmtree(tmp_path / "mine")
     shutil.rmtree(tmp_path / "runs")
@@ -180,14 +180,14 @@ def test_scores_of_a_file_are_kept_under_their_name(tmp_path: Path) -> None:
 def test_a_run_on_what_only_its_machine_has_needs_its_folder(tmp_path: Path) -> None:
     model = tmp_path / "own-model"
     shutil.copytree(compiled_folder("truth-ioi"), model)
-    job = ma.CircuitsJob(
+    experiment = ma.CircuitsExperiment(
         models=(str(model),),
         tasks=("truth-ioi",),
         methods=("random",),
         train_limit=4,
         test_limit=4,
     )
-    ma.run(job, tmp_path / "runs" / "own", progress=SILENT)
+    ma.run(experiment, tmp_path / "runs" / "own", progress=SILENT)
     boards = BoardsFolder.of(tmp_path / "runs", tmp_path / "board")
     [said] = boards.keep_artefacts()
     assert "which is a path" in said and not (tmp_path / "board" / "plans").exists()

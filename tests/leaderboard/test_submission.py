@@ -20,17 +20,17 @@ from mechassay.circuits.methods.random import Random
 from mechassay.circuits.mib_submission import Track, write_submission
 from mechassay.circuits.scores import EdgeScores, NeuronScores
 from mechassay.cli.main import main
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile
 from mechassay.interventions.site import ModelShape
-from mechassay.leaderboard.evaluate import PrivateSeed, jobs_of
+from mechassay.leaderboard.evaluate import PrivateSeed, experiments_of
 from mechassay.leaderboard.submission import Submission, read_submission
 from mechassay.leaderboard.submission_parts import SubmissionPart
 from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, UploadLimits
 from mechassay.models.graph import Graph
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import Problem, Problems
-from mechassay.variables.jobs import AlignmentsJob
+from mechassay.variables.experiments import AlignmentsExperiment
 
 IOI, TRAINED = "truth-ioi", "truth-ioi-trained"
 TRACK = BoardTrack(
@@ -71,31 +71,33 @@ def test_the_graph_is_that_of_the_tracks_models() -> None:
 
 
 def test_scores_of_ours_as_a_run_leaves_them(tmp_path: Path) -> None:
-    job = CircuitsJob(models=(IOI,), methods=("random",), train_limit=4, stage="localize")
-    ma.run(job, tmp_path / "run", progress=SILENT)
+    experiment = CircuitsExperiment(
+        models=(IOI,), methods=("random",), train_limit=4, stage="localize"
+    )
+    ma.run(experiment, tmp_path / "run", progress=SILENT)
     bundle = read_submission(tmp_path / "run" / "scores", TRACK)
     assert bundle.valid and bundle.kind == "circuits" and len(bundle.files) == 1
     path = f"{IOI}--{IOI}/random.safetensors"
     assert bundle.parts == (SubmissionPart(IOI, IOI, path, "scores"),)
 
 
-def test_jobs_are_those_of_the_public_split_and_then_of_the_private(tmp_path: Path) -> None:
+def test_experiments_are_those_of_the_public_split_and_then_of_the_private(tmp_path: Path) -> None:
     for model, task in ((IOI, IOI), (TRAINED, TRAINED)):
         scores().save(tmp_path / f"{task}_{model}" / "mine.safetensors")
     submission = read_submission(tmp_path, TRACK)
-    runs = list(jobs_of(submission, TRACK, PrivateSeed("now", 7)))
+    runs = list(experiments_of(submission, TRACK, PrivateSeed("now", 7)))
     assert [(name.rpartition("--")[0], split) for name, split, _ in runs] == [
         (f"test--{TRAINED}--{TRAINED}", "test"),
         (f"test--{IOI}--{IOI}", "test"),
         (f"private-now--{TRAINED}--{TRAINED}", "private"),
         (f"private-now--{IOI}--{IOI}", "private"),
     ]
-    other, public, last, private = (job for _, _, job in runs)
-    assert isinstance(public, CircuitsJob) and (public.models, public.tasks) == ((IOI,), ())
+    other, public, last, private = (experiment for _, _, experiment in runs)
+    assert isinstance(public, CircuitsExperiment) and (public.models, public.tasks) == ((IOI,), ())
     assert public.test_split == "test" and public.private_seed is None and public.test_limit == 6
     assert other.models == (TRAINED,) == last.models
     assert private.test_split == "private" and private.private_seed == 7
-    assert [job for _, _, job in jobs_of(submission, TRACK)] == [other, public]
+    assert [experiment for _, _, experiment in experiments_of(submission, TRACK)] == [other, public]
 
 
 @pytest.mark.few(2)
@@ -106,8 +108,8 @@ def test_mibs_forms_are_evaluated(form: str, ending: str, tmp_path: Path) -> Non
     assert not bundle.problems
     (part,) = bundle.parts
     assert part.form == ("scores" if form == "importances" else "circuits")
-    ((_, _, job),) = jobs_of(bundle, TRACK)
-    few = replace(job, random_rankings=5)
+    ((_, _, experiment),) = experiments_of(bundle, TRACK)
+    few = replace(experiment, random_rankings=5)
     (record,) = ma.run(few, tmp_path / "run", progress=SILENT).records
     assert record.kind == "faithfulness" and 0 <= record.value("auroc") <= 1
 
@@ -331,8 +333,8 @@ def test_alignments_of_ours_and_of_mib(tmp_path: Path) -> None:
         SubmissionPart("chooser", "mcqa", "answer", "alignment", "answer"),
     )
     assert ours.content(TRACK) == bundle.content(TRACK)
-    ((_, _, job),) = jobs_of(ours, TRACK)
-    assert isinstance(job, AlignmentsJob) and job.model == "truth-mcqa-trained"
+    ((_, _, experiment),) = experiments_of(ours, TRACK)
+    assert isinstance(experiment, AlignmentsExperiment) and experiment.model == "truth-mcqa-trained"
     shutil.copytree(tmp_path / "ours" / "answer", tmp_path / "ours" / "again")
     assert "a second one for answer mcqa on chooser" in next(
         iter(told(read_submission(tmp_path / "ours", TRACK)).values())

@@ -11,10 +11,10 @@ import torch
 from mechassay.features import Fit
 from mechassay.features.featurizer import Directions
 from mechassay.gym import load_gym_task
-from mechassay.gym.jobs import DirectionsJob, GymJob
+from mechassay.gym.experiments import DirectionsExperiment, GymExperiment
 from mechassay.interventions.site import load_site
 from mechassay.leaderboard import BoardCell, BoardsFolder, StoredBoards
-from mechassay.leaderboard.evaluate import evaluate, jobs_of
+from mechassay.leaderboard.evaluate import evaluate, experiments_of
 from mechassay.leaderboard.plans import made_on_board
 from mechassay.leaderboard.recomputation import recompute_made
 from mechassay.leaderboard.submission import Submission, read_submission
@@ -54,12 +54,12 @@ def test_a_folder_of_directions_is_read(name: str, tmp_path: Path) -> None:
     bundle = read_submission(tmp_path, TRACK)
     assert bundle.valid and bundle.kind == "gym"
     assert bundle.parts == (SubmissionPart(NEOX, TASK, name, "directions"),)
-    # Sentences of gym tasks are public, so there is one job.
-    [(_, _, job)] = jobs_of(bundle, TRACK)
-    assert job == DirectionsJob(
+    # Sentences of gym tasks are public, so there is one experiment.
+    [(_, _, experiment)] = experiments_of(bundle, TRACK)
+    assert experiment == DirectionsExperiment(
         (str(tmp_path / name),), NEOX, TASK, validation_limit=LIMIT, test_limit=LIMIT
     )
-    assert job.test_split == "test"
+    assert experiment.test_split == "test"
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_the_packaged_track_has_the_tasks_and_limits_of_the_seeded_board() -> No
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The board of one submission: directions that `gym run` found, for control labels too."""
     folder = tmp_path_factory.mktemp("own")
-    job = GymJob(
+    experiment = GymExperiment(
         (NEOX,),
         (TASK,),
         ("mean",),
@@ -166,7 +166,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
         validation_limit=LIMIT,
         test_limit=LIMIT,
     )
-    run(job, folder / "found", progress=SILENT)
+    run(experiment, folder / "found", progress=SILENT)
     mine = folder / "mine"
     shutil.copytree(folder / "found" / "features", mine)
     one = mine / f"{NEOX}--{TASK}" / "mean-0.safetensors"

@@ -19,18 +19,18 @@ import torch
 import yaml
 
 import mechassay as ma
-from mechassay.adversarial.jobs import AdversarialJob
+from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.mib_submission import MIB, Track, write_submission
 from mechassay.circuits.scores import SCORES_SHA256, EdgeScores
 from mechassay.cli.main import main
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.gym import load_gym_task
 from mechassay.interventions.site import ModelShape
 from mechassay.leaderboard import BoardsFolder, StoredBoards
 from mechassay.leaderboard.cells import BoardCell, read_cells
-from mechassay.leaderboard.evaluate import PrivateSeed, evaluate, jobs_of
+from mechassay.leaderboard.evaluate import PrivateSeed, evaluate, experiments_of
 from mechassay.leaderboard.plans import made_on_board
 from mechassay.leaderboard.recomputation import compare_records, drawn_cells, recompute_made
 from mechassay.leaderboard.rules import board_rules
@@ -49,7 +49,7 @@ from mechassay.models.sources import gym_model_names, truth_names
 from mechassay.models.weight_files import packaged_names
 from mechassay.results.records import Record
 from mechassay.runs.execute import Here, prepare, run_cells
-from mechassay.runs.job import Results
+from mechassay.runs.experiment import Results
 from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
@@ -219,16 +219,19 @@ def handed_in(folder: Path, name: str, *held: EdgeScores | Circuit) -> Path:
     return folder
 
 
-def jobs(folder: Path, track: BoardTrack, seed: PrivateSeed | None = None) -> list[Any]:
-    """The jobs that evaluate the submission in a folder."""
-    return [job for _, _, job in jobs_of(read_submission(folder, track), track, seed)]
+def experiments(folder: Path, track: BoardTrack, seed: PrivateSeed | None = None) -> list[Any]:
+    """The experiments that evaluate the submission in a folder."""
+    return [
+        experiment
+        for _, _, experiment in experiments_of(read_submission(folder, track), track, seed)
+    ]
 
 
-def run_all(job: Any, folder: Path) -> list[Record]:
-    """The records of a job, without its pages."""
-    bench = prepare(job, folder, progress=SILENT)
-    run_cells(job, job.cells(), bench)
-    return Results.stored(job, bench.folder).records
+def run_all(experiment: Any, folder: Path) -> list[Record]:
+    """The records of an experiment, without its pages."""
+    worker = prepare(experiment, folder, progress=SILENT)
+    run_cells(experiment, experiment.cells(), worker)
+    return Results.stored(experiment, worker.folder).records
 
 
 Done = tuple[Path, dict[str, list[Record]]]
@@ -247,7 +250,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
         source, results = handed_in(folder / name, name, held), folder / "results" / name
         with pytest.MonkeyPatch.context() as patch:
             if name != "drawn":  # One has pages.
-                for kind in (CircuitsJob, AdversarialJob):
+                for kind in (CircuitsExperiment, AdversarialExperiment):
                     patch.setattr(kind, "report", lambda *_: Path())
             found = evaluate(source, PUBLIC, results, executor=Here(), progress=SILENT)
         assert found.problems.errors == [] and not found.failures
@@ -371,8 +374,8 @@ def test_the_largest_circuit_that_fits_is_taken_and_none_that_is_larger(tmp_path
     small, fits = known_scores().top(10).pruned(), known_scores().top(40).pruned()
     full = Circuit.full(GRAPH)
     folder = handed_in(tmp_path / "s", "mine", full, small, fits)
-    _, job = jobs(folder, PUBLIC)
-    large, less = run_all(job, tmp_path / "run")
+    _, experiment = experiments(folder, PUBLIC)
+    large, less = run_all(experiment, tmp_path / "run")
     assert (large.method.args["file"], large.method.args["edges"]) == ("c.safetensors", len(fits))
     assert len(small) <= SMALL * GRAPH.n_edges < len(fits)
     assert (less.method.args["file"], less.method.args["edges"]) == ("b.safetensors", len(small))
@@ -381,8 +384,8 @@ def test_the_largest_circuit_that_fits_is_taken_and_none_that_is_larger(tmp_path
     # A full graph alone stands nowhere as a circuit of a fifth of its edges.
     (part / "b.safetensors").unlink()
     (part / "c.safetensors").unlink()
-    _, job = jobs(folder, PUBLIC)
-    record = run_all(job, tmp_path / "alone")[0]
+    _, experiment = experiments(folder, PUBLIC)
+    record = run_all(experiment, tmp_path / "alone")[0]
     assert record.method.args["edges"] == 0 and record.method.args["file"] == "none is so small"
 
 
@@ -391,28 +394,32 @@ def test_the_largest_circuit_that_fits_is_taken_and_none_that_is_larger(tmp_path
 def test_mibs_forms_are_evaluated(form: Any, tmp_path: Path) -> None:
     track = Track({TRUTH: PUBLIC.circuit_model(TRUTH)}, least=1)
     write_submission(tmp_path / "s", {(TRUTH, TRUTH): known_scores()}, form, track=track)
-    _, job = jobs(tmp_path / "s", PUBLIC)
-    first, second = run_all(job, tmp_path / "run")
+    _, experiment = experiments(tmp_path / "s", PUBLIC)
+    first, second = run_all(experiment, tmp_path / "run")
     assert first.method.args["edges"] > second.method.args["edges"] > 0
     assert first.value("mean") < 1e-5 and second.value("mean") < 1e-5
 
 
-def test_jobs_of_a_track_with_and_without_the_board(tmp_path: Path) -> None:
+def test_experiments_of_a_track_with_and_without_the_board(tmp_path: Path) -> None:
     folder = handed_in(tmp_path / "s", "mine", random_scores())
     random_scores().save(folder / f"{TRAINED}_{TRAINED}" / "a.safetensors")
     private = PUBLIC.model_copy(update={"splits": ("test", "private")})
     seed = PrivateSeed("now", 7)
-    made = jobs(folder, private, seed)
+    made = experiments(folder, private, seed)
     # Both parts on both splits; the one that the settings name also on public prompts of pools.
-    worst = [job for job in made if isinstance(job, AdversarialJob)]
+    worst = [experiment for experiment in made if isinstance(experiment, AdversarialExperiment)]
     assert len(made) == 5 and len(worst) == 1
     assert worst[0].split == "test" and worst[0].model == TRUTH
     assert (worst[0].n_clean, worst[0].n_corrupted, len(worst[0].circuits)) == (3, 4, 2)
     without = private.model_copy(update={"boards": ("circuits",)})
-    assert jobs(folder, without, seed) == [job for job in made if job not in worst]
+    assert experiments(folder, without, seed) == [
+        experiment for experiment in made if experiment not in worst
+    ]
     everywhere = PUBLIC.model_copy(update={"adversarial": AdversarialTrack()})
-    made = jobs(folder, everywhere)
-    assert [job.model for job in made if isinstance(job, AdversarialJob)] == [TRAINED, TRUTH]
+    made = experiments(folder, everywhere)
+    assert [
+        experiment.model for experiment in made if isinstance(experiment, AdversarialExperiment)
+    ] == [TRAINED, TRUTH]
 
 
 def test_the_name_of_a_folder_does_not_choose_what_is_evaluated(tmp_path: Path) -> None:
@@ -423,10 +430,10 @@ def test_the_name_of_a_folder_does_not_choose_what_is_evaluated(tmp_path: Path) 
         folder = tmp_path / task
         random_scores().save(folder / f"{task}_{TRAINED}" / "a.safetensors")
         (folder / "submission.yaml").write_text("name: mine\n")
-        every.append(jobs(folder, track))
+        every.append(experiments(folder, track))
     for first, second in every:
         assert (first.models, first.tasks, first.test_limit) == ((TRAINED,), (), 3)
-        assert isinstance(second, AdversarialJob) and second.task == TRAINED
+        assert isinstance(second, AdversarialExperiment) and second.task == TRAINED
     # Both at once are two of the same.
     (tmp_path / TRUTH / f"{TRUTH}_{TRAINED}").rename(tmp_path / TRAINED / f"{TRUTH}_{TRAINED}")
     (problem,) = read_submission(tmp_path / TRAINED, track).problems.errors
@@ -474,7 +481,7 @@ def test_the_command_says_what_is_evaluated(
 def test_private_prompts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadUsage, match="split"):
         ma.run(
-            AdversarialJob(TRUTH, TRUTH, ("empty",), n_clean=2, split="private"),
+            AdversarialExperiment(TRUTH, TRUTH, ("empty",), n_clean=2, split="private"),
             tmp_path / "run",
             progress=SILENT,
         )

@@ -19,7 +19,7 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.circuits.methods.method import AnyMethod
 from mechassay.circuits.methods.stability import score_in_parts
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import MechassayError, NonFinite
 from mechassay.models.computing import computing
 from mechassay.models.gradients import backward_model
@@ -28,8 +28,8 @@ from mechassay.models.objectives import load_objective
 from mechassay.models.replicas import Replicas
 from mechassay.prompts.batch import Batch
 from mechassay.runs.execute import Processes, run
+from mechassay.runs.experiment import Worker
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench
 from mechassay.testing.tiny import subject
 from mechassay.utils.display import SILENT
 
@@ -168,9 +168,9 @@ def test_a_model_that_differentiates_otherwise_has_no_replicas() -> None:
 
 def test_a_worker_with_one_device_has_no_replicas(tmp_path: Path) -> None:
     for devices in ((), ("cpu",)):
-        assert Bench(RunFolder(tmp_path), devices=devices).model("truth-ioi").replicas is None
-    bench = Bench(RunFolder(tmp_path), devices=("cpu", "cpu:0"))
-    replicas = bench.model("truth-ioi", dtype="float64").replicas
+        assert Worker(RunFolder(tmp_path), devices=devices).model("truth-ioi").replicas is None
+    worker = Worker(RunFolder(tmp_path), devices=("cpu", "cpu:0"))
+    replicas = worker.model("truth-ioi", dtype="float64").replicas
     assert replicas is not None and replicas.devices == ("cpu", "cpu:0")
     model = replicas.load(device="cpu")
     assert (model.name, model.dtype, model.replicas) == ("truth-ioi", torch.float64, None)
@@ -178,15 +178,15 @@ def test_a_worker_with_one_device_has_no_replicas(tmp_path: Path) -> None:
 
 @pytest.mark.guard
 def test_a_cell_with_more_workers_than_batches_is_that_of_one_process(tmp_path: Path) -> None:
-    job = CircuitsJob(
+    experiment = CircuitsExperiment(
         models=("truth-induction",),
         methods=("eap",),
         train_limit=16,
         test_limit=12,
         random_rankings=5,
     )
-    here = run(job, tmp_path / "here", progress=SILENT).records[0]
-    apart = run(job, tmp_path / "apart", executor=Processes(2), progress=SILENT).records[0]
+    here = run(experiment, tmp_path / "here", progress=SILENT).records[0]
+    apart = run(experiment, tmp_path / "apart", executor=Processes(2), progress=SILENT).records[0]
     assert here.spent["localize_cpu_seconds"] > 0
     # Other processes scored parts, and have clocks of their own.
     assert math.isnan(apart.spent["localize_cpu_seconds"])

@@ -69,7 +69,7 @@ def llama(n_layers: int) -> ma.Model:
     return ma.load_model(AutoModelForCausalLM.from_config(config))
 
 
-def jobs(n_layers: int) -> dict[str, Callable[[], object]]:
+def experiments(n_layers: int) -> dict[str, Callable[[], object]]:
     model, generator = llama(n_layers), torch.Generator().manual_seed(0)
     clean, other = torch.randint(1, 60, (2, 6, 8), generator=generator).tolist()
     batch = ma.Batch.from_tokens(clean=clean, counterfactual=other, answers=[3] * 6, foils=[4] * 6)
@@ -88,7 +88,9 @@ def jobs(n_layers: int) -> dict[str, Callable[[], object]]:
 
 @pytest.fixture(scope="module")
 def counts():
-    four, eight = ({name: counted(job) for name, job in jobs(n).items()} for n in (4, 8))
+    four, eight = (
+        {name: counted(experiment) for name, experiment in experiments(n).items()} for n in (4, 8)
+    )
     return {name: (four[name], eight[name]) for name in four}
 
 
@@ -98,7 +100,7 @@ def test_the_counters_count():
     assert counted(lambda: torch.tensor(x.tolist())) == {"to host": 1, "from host": 1}
 
 
-@pytest.mark.parametrize("job", list(jobs(1)))
-def test_nothing_waits_for_the_device_in_a_layer(counts, job):
-    four, eight = counts[job]
-    assert eight == four, f"{job}: {dict(eight - four)} more for four layers more"
+@pytest.mark.parametrize("experiment", list(experiments(1)))
+def test_nothing_waits_for_the_device_in_a_layer(counts, experiment):
+    four, eight = counts[experiment]
+    assert eight == four, f"{experiment}: {dict(eight - four)} more for four layers more"

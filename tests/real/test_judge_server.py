@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.jobs import COVERAGE
+from helpers.experiments import COVERAGE
 from helpers.judge_server import FaultProxy, port_of, served
 from helpers.llama_server import CONTEXT, running
 from mechassay.claims.judgments import read_judgments
-from mechassay.judges.job import AssessJob, judgments_file
+from mechassay.judges.experiment import AssessExperiment, judgments_file
 from mechassay.judges.judge import ServedJudge
 from mechassay.judges.requests import read_exchange
 from mechassay.models.weight_files import gguf_file
@@ -39,8 +39,8 @@ def gguf() -> Path:
     return file
 
 
-def job_at(url: str) -> AssessJob:
-    return AssessJob(
+def experiment_at(url: str) -> AssessExperiment:
+    return AssessExperiment(
         str(PAPER),
         f"openai:{MODEL}@{url}",
         steps="per-criterion",
@@ -57,19 +57,19 @@ def test_a_server_that_was_killed_and_faults_on_the_way_change_no_byte(
     with running(gguf) as (url, process):
         port = port_of(url)
         assert ServedJudge(MODEL, url).window == CONTEXT, "the server says its context"
-        run(job_at(url), tmp_path / "plain", progress=SILENT)
+        run(experiment_at(url), tmp_path / "plain", progress=SILENT)
         with served(FaultProxy(port, seed=62, share=0.65, slow=1.0)) as faulty:
-            job = job_at(faulty)
+            experiment = experiment_at(faulty)
             answers = tmp_path / "killed" / "answers"
             threading.Thread(target=kill_after_an_answer, args=(answers, process)).start()
-            left = run(job, tmp_path / "killed", progress=SILENT)
+            left = run(experiment, tmp_path / "killed", progress=SILENT)
             [failure] = left.failures
             assert failure.error == "NoAnswer" and "tries failed" in failure.message
             process.wait()
             [kept] = [file for file in answers.iterdir() if read_exchange(file).answer]
             before = kept.read_bytes()
             with running(gguf, port):
-                results = run(job, tmp_path / "killed", progress=SILENT)
+                results = run(experiment, tmp_path / "killed", progress=SILENT)
     assert not results.failures and kept.read_bytes() == before
     plain, killed = (judgments_file(tmp_path / name, 1) for name in ("plain", "killed"))
     assert plain.read_bytes() == killed.read_bytes()
@@ -101,10 +101,10 @@ def test_what_is_too_long_is_refused_before_it_is_sent_or_by_the_server(
     long = tmp_path / "long.md"
     long.write_text("The circuit recovers 87 % of the logit difference. " * 2000)
     with running(gguf) as (url, _):
-        job = replace(job_at(url), source=str(long))
-        results = run(job, tmp_path / "ours", progress=SILENT)
+        experiment = replace(experiment_at(url), source=str(long))
+        results = run(experiment, tmp_path / "ours", progress=SILENT)
         assert "in a context of 8,192; nothing was sent" in results.failures[0].message
-        job = replace(job, context=200_000)
-        results = run(job, tmp_path / "theirs", progress=SILENT)
+        experiment = replace(experiment, context=200_000)
+        results = run(experiment, tmp_path / "theirs", progress=SILENT)
         assert "refuses the request" in results.failures[0].message
         assert "context" in results.failures[0].message

@@ -101,11 +101,11 @@ def test_long_prompts_in_spans_are_those_that_are_run_whole(
     generator = torch.Generator().manual_seed(1)
     clean, other = torch.randint(0, 49152, (2, 1, 400), generator=generator)
     batch = smollm.batch(ma.Batch.from_tokens(clean, other, [260], [261]))
-    jobs = (ma.circuits.EAP(), ma.circuits.EAPIGInputs(steps=5))
+    experiments = (ma.circuits.EAP(), ma.circuits.EAPIGInputs(steps=5))
     circuit = ma.circuits.RandomPaths().draw(smollm.graph).top(0.01).pruned()
 
     def run() -> tuple[list[torch.Tensor], float]:
-        scores = [method.score(smollm, batch, progress=SILENT).values for method in jobs]
+        scores = [method.score(smollm, batch, progress=SILENT).values for method in experiments]
         return scores, float(ma.circuits.evaluate(smollm, circuit, batch, progress=SILENT)[0])
 
     whole, of_circuit = run()

@@ -31,14 +31,14 @@ from mechassay.reproduction.artefacts import (
     folder_of,
 )
 from mechassay.reproduction.comparison import comparisons_of
+from mechassay.reproduction.experiment import ReproductionExperiment, _record
 from mechassay.reproduction.given import CIRCUITS, gains_table
-from mechassay.reproduction.job import ReproductionJob, _record
 from mechassay.reproduction.page import ReproductionPage
 from mechassay.reproduction.published import Published, published
 from mechassay.reproduction.runners import VariablesRunner, Wish
 from mechassay.results.page import NOTHING, RunContents
 from mechassay.runs.execute import Here, prepare, run
-from mechassay.runs.job import Results
+from mechassay.runs.experiment import Results
 from mechassay.utils.display import SILENT
 from mechassay.variables.alignment import VariableAlignment
 
@@ -159,13 +159,13 @@ def test_files_are_converted_as_they_mean(model: Model, tmp_path: Path) -> None:
     assert {nine.within(size) for size in FRACTIONS[:-1]} == {Circuit.empty(GRAPH)}
 
 
-def measured(job: ReproductionJob, output: Path) -> Results:
+def measured(experiment: ReproductionExperiment, output: Path) -> Results:
     """The results of the cells of others alone."""
-    bench = prepare(job, output, progress=SILENT)
-    cells = [cell for cell in job.cells() if cell.name.startswith("given/")]
+    worker = prepare(experiment, output, progress=SILENT)
+    cells = [cell for cell in experiment.cells() if cell.name.startswith("given/")]
     assert cells
-    Here().map(job, [cells], bench)
-    return Results.stored(job, bench.folder)
+    Here().map(experiment, [cells], worker)
+    return Results.stored(experiment, worker.folder)
 
 
 @pytest.mark.slow
@@ -174,8 +174,10 @@ def test_circuits_of_others_stand_beside_the_table_by_both_definitions(
 ) -> None:
     root = releases(tmp_path / "theirs")
     given = (f"gpt2={folder}",)
-    job = ReproductionJob("mib", ("2",), ("ioi/gpt2",), given, (f"X={root}",), limit=6)
-    results = measured(job, tmp_path / "run")
+    experiment = ReproductionExperiment(
+        "mib", ("2",), ("ioi/gpt2",), given, (f"X={root}",), limit=6
+    )
+    results = measured(experiment, tmp_path / "run")
     assert not results.failures, results.failures[0].message
     rows = [row for record in results.records for row in record.table(CIRCUITS).rows()]
     assert {(row["row"], row["measure"]) for row in rows} == {
@@ -199,18 +201,20 @@ def test_circuits_of_others_stand_beside_the_table_by_both_definitions(
     assert by["X/nine", "cmd"]["best"] == "0.02 EActP (CF)"
     page = {table.title: table for table in ReproductionPage().tables(RunContents(results.records))}
     assert len(page["Circuits of others"].rows) == 12
-    job.report(results)
+    experiment.report(results)
     assert "other model" in (tmp_path / "run" / "report.html").read_text("utf-8")
     # Nothing is done again.
-    assert measured(job, tmp_path / "run").records == results.records
+    assert measured(experiment, tmp_path / "run").records == results.records
 
 
 def test_files_of_a_published_row_stand_beside_its_number(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "EAP_patching_edge" / "ioi_gpt2" / "importances.json"
     write_graph_file(path, SCORES, d_model=WIDTH)
     others = (f"EAP (CF)={tmp_path / 'EAP_patching_edge'}",)
-    job = ReproductionJob("mib", (), ("ioi/gpt2",), (f"gpt2={folder}",), others, limit=4)
-    results = measured(job, tmp_path / "run")
+    experiment = ReproductionExperiment(
+        "mib", (), ("ioi/gpt2",), (f"gpt2={folder}",), others, limit=4
+    )
+    results = measured(experiment, tmp_path / "run")
     rows = comparisons_of(results.records)
     assert {(own.table, own.row, own.printed) for own in rows} == {
         ("2", "EAP (CF), its files", "0.03"),
@@ -298,7 +302,7 @@ def test_folders_that_hold_nothing_or_lead_out_are_refused(tmp_path: Path) -> No
 )
 def test_what_is_typed_wrong_is_refused_first(paper: Any, text: str, message: str) -> None:
     with pytest.raises(BadUsage, match=message):
-        prepare(ReproductionJob(paper, artefacts=(text,)), "none")
+        prepare(ReproductionExperiment(paper, artefacts=(text,)), "none")
     assert not Path("none").exists()
 
 
@@ -324,9 +328,9 @@ def test_a_folder_of_the_hub_is_downloaded_once(
 
 def test_columns_that_no_chosen_table_has_are_told(tmp_path: Path) -> None:
     node_json(tmp_path / "mcqa_qwen2.5" / "importances.json")
-    job = ReproductionJob("mib", columns=("ioi/gpt2",), artefacts=(f"X={tmp_path}",))
-    assert job.notes() == ["No chosen table has mcqa/qwen2.5: not measured."]
-    assert not [cell for cell in job.cells() if cell.name.startswith("given/")]
+    experiment = ReproductionExperiment("mib", columns=("ioi/gpt2",), artefacts=(f"X={tmp_path}",))
+    assert experiment.notes() == ["No chosen table has mcqa/qwen2.5: not measured."]
+    assert not [cell for cell in experiment.cells() if cell.name.startswith("given/")]
 
 
 # Features
@@ -356,7 +360,7 @@ def test_what_exchanges_everything_gains_nothing_and_what_exchanges_nothing_lose
     for name, featurizer in held.items():
         path = features(tmp_path / name, **{site: featurizer})
         (piece,) = VariablesRunner().given(wish, path)
-        (record,) = run(piece.job, tmp_path / f"run-{name}", progress=SILENT).records
+        (record,) = run(piece.experiment, tmp_path / f"run-{name}", progress=SILENT).records
         (rows[name],) = gains_table("X", value.column, record, "", given=True).rows()
     assert rows["all"]["gain"] == rows["all"]["layers"] == 0
     assert rows["all"]["gain low"] < 0 < rows["all"]["gain high"]
@@ -364,7 +368,7 @@ def test_what_exchanges_everything_gains_nothing_and_what_exchanges_nothing_lose
     assert rows["none"]["gain"] == rows["none"]["nothing"] - rows["none"]["full"]
     assert rows["all"]["full"] == rows["none"]["full"] > rows["none"]["nothing"]
     assert rows["none"]["gain high"] < 0
-    cell = ReproductionJob("adversarial", ("1",)).cells()[0]
+    cell = ReproductionExperiment("adversarial", ("1",)).cells()[0]
     made = _record(cell, [], [], [gains_table("X", value.column, record, "weights", given=True)])
     (table,) = ReproductionPage().tables(RunContents([made]))
     assert table.title == "Gain over the whole vector at the same site"

@@ -24,12 +24,12 @@ from mechassay.models.graph import Graph
 from mechassay.models.model import load_model
 from mechassay.models.weight_files import is_fetched
 from mechassay.reproduction.comparison import comparisons_of
-from mechassay.reproduction.job import ReproductionJob
+from mechassay.reproduction.experiment import ReproductionExperiment
 from mechassay.reproduction.published import Published, published
 from mechassay.reproduction.runners import VariablesRunner, Wish
 from mechassay.reproduction.status import verdict
 from mechassay.runs.execute import Here, prepare, run
-from mechassay.runs.job import Results
+from mechassay.runs.experiment import Results
 from mechassay.tasks import load_task
 from mechassay.testing import tiny
 from mechassay.utils.display import SILENT
@@ -75,14 +75,14 @@ def shaped_model(folder: Path, name: str, tokenizer: Any) -> str:
 
 
 def ends_with_numbers(
-    job: ReproductionJob, output: Path, keys: tuple[str, ...], tables: set[str]
+    experiment: ReproductionExperiment, output: Path, keys: tuple[str, ...], tables: set[str]
 ) -> None:
     """Run the cells of these methods; every number is that of another model."""
-    bench = prepare(job, output, progress=SILENT)
-    kept = [cell for cell in job.cells() if cell.typed.get("key") in keys]
+    worker = prepare(experiment, output, progress=SILENT)
+    kept = [cell for cell in experiment.cells() if cell.typed.get("key") in keys]
     assert kept
-    Here().map(job, [kept], bench)
-    results = Results.stored(job, bench.folder)
+    Here().map(experiment, [kept], worker)
+    results = Results.stored(experiment, worker.folder)
     assert not results.failures, results.failures[0].message
     rows = comparisons_of(results.records)
     assert {own.table for own in rows} == tables
@@ -109,9 +109,9 @@ def test_circuits_and_accuracies_of_every_model_of_mib(
     tokenizer = word_tokenizer(*tasks, splits=("train", "validation", "test"))
     folder = shaped_model(tmp_path / "model", name, tokenizer)
     columns = tuple(f"{task}/{name}" for task in ("ioi", other) if task)
-    job = ReproductionJob("mib", (), columns, (f"{name}={folder}",), limit=3)
+    experiment = ReproductionExperiment("mib", (), columns, (f"{name}={folder}",), limit=3)
     keys = ("eap", "eap:ablation=mean", "nap", "ifr", "accuracy")
-    ends_with_numbers(job, tmp_path / "run", keys, tables)
+    ends_with_numbers(experiment, tmp_path / "run", keys, tables)
 
 
 @pytest.mark.slow
@@ -127,8 +127,8 @@ def test_circuits_and_accuracies_of_every_model_of_mib(
 )
 def test_tasks_of_mib(column: str, keys: tuple[str, ...], tables: set[str], tmp_path: Path) -> None:
     name = column.rpartition("/")[2]
-    job = ReproductionJob("mib", (), (column,), (f"{name}={REAL_MODEL}",), limit=4)
-    ends_with_numbers(job, tmp_path / "run", keys, tables)
+    experiment = ReproductionExperiment("mib", (), (column,), (f"{name}={REAL_MODEL}",), limit=4)
+    ends_with_numbers(experiment, tmp_path / "run", keys, tables)
 
 
 @pytest.mark.slow
@@ -141,8 +141,8 @@ def test_auroc_of_interpbench(tmp_path: Path) -> None:
     file = GraphFile(graph, 64, circuit=Circuit.from_names(graph, names))
     file.write(folder / "interpbench_graph.json")
     given = (f"interpbench={folder}",)
-    job = ReproductionJob("mib", ("2",), ("interpbench",), given, limit=4)
-    ends_with_numbers(job, tmp_path / "run", ("eap", "nap", "ifr"), {"2"})
+    experiment = ReproductionExperiment("mib", ("2",), ("interpbench",), given, limit=4)
+    ends_with_numbers(experiment, tmp_path / "run", ("eap", "nap", "ifr"), {"2"})
 
 
 @pytest.mark.slow
@@ -152,8 +152,8 @@ def test_divergences(task: str, pairs: str, tmp_path: Path) -> None:
     folder = write_small_gpt2(tmp_path / "model")
     column, table = f"{task}-{pairs}", "3" if pairs == "unmatched" else "7"
     given = (f"gpt2={folder}",)
-    job = ReproductionJob("adversarial", (), (column,), given, limit=8)
-    ends_with_numbers(job, tmp_path / "run", ("",), {table})
+    experiment = ReproductionExperiment("adversarial", (), (column,), given, limit=8)
+    ends_with_numbers(experiment, tmp_path / "run", ("",), {table})
 
 
 @pytest.mark.slow
@@ -173,8 +173,8 @@ def test_divergences_of_docstring(pairs: str, table: str, tmp_path: Path) -> Non
     )
     tokenizer.save_pretrained(tmp_path / "model")
     given = (f"attn-only-4l={tmp_path / 'model'}",)
-    job = ReproductionJob("adversarial", (), (f"docstring-{pairs}",), given, limit=8)
-    ends_with_numbers(job, tmp_path / "run", ("",), {table})
+    experiment = ReproductionExperiment("adversarial", (), (f"docstring-{pairs}",), given, limit=8)
+    ends_with_numbers(experiment, tmp_path / "run", ("",), {table})
 
 
 HEADS = {4: "pythia-14m", 8: "pythia-70m", 12: "pythia-160m", 16: "pythia-410m", 32: "pythia-2.8b"}
@@ -203,10 +203,10 @@ def test_gym_tasks(heads: int, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "model")
     name = HEADS[heads]
     column, given = f"agr_gender/{name}", (f"{name}={tmp_path / 'model'}",)
-    job = ReproductionJob("causalgym", (), (column,), given, limit=8)
+    experiment = ReproductionExperiment("causalgym", (), (column,), given, limit=8)
     tables = published("causalgym").tables
     has = {own.table for own in tables if column in {value.column for value in own.values}}
-    ends_with_numbers(job, tmp_path / "run", ("",), has)
+    ends_with_numbers(experiment, tmp_path / "run", ("",), has)
 
 
 @pytest.mark.slow
@@ -214,10 +214,10 @@ def test_sweeps_of_settings_over_gym_tasks(tmp_path: Path, monkeypatch: pytest.M
     """Of three of the 29 tasks, which take the same way."""
     few = dict(islice(FAMILY_OF.items(), 3))
     monkeypatch.setattr("mechassay.reproduction.runners.FAMILY_OF", few)
-    job = ReproductionJob(
+    experiment = ReproductionExperiment(
         "causalgym", ("2",), ("sweep/pythia-70m",), ("pythia-70m=gym-neox",), limit=4
     )
-    ends_with_numbers(job, tmp_path / "run", ("pca-mean",), {"2"})
+    ends_with_numbers(experiment, tmp_path / "run", ("pca-mean",), {"2"})
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def test_interchange_accuracies(tmp_path: Path) -> None:
     wish = Wish(value, shape, "truth-mcqa-trained", own=True, limit=12, seed=0)
     runner = VariablesRunner()
     (piece,) = runner.pieces(wish)
-    results = run(piece.job, tmp_path / "run", progress=SILENT)
+    results = run(piece.experiment, tmp_path / "run", progress=SILENT)
     mean = runner.ours(value, results.records)
     best = runner.ours(replace(value, measure="mib_highest"), results.records)
     assert 0 <= mean.value <= best.value <= 100 and best.value > 50

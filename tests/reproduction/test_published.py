@@ -31,11 +31,11 @@ def test_every_number_has_a_place_and_something_that_runs_it_or_a_reason(paper: 
         assert table.values
         places = Counter((value.row, value.column) for value in table.values)
         assert max(places.values()) == 1
-        assert not (table.job and table.unmapped)
-        assert table.job in (*RUNNERS, "")
+        assert not (table.experiment and table.unmapped)
+        assert table.experiment in (*RUNNERS, "")
         for value in table.values:
             assert math.isfinite(value.value) or value.printed == "?"
-            if table.job and value.of:
+            if table.experiment and value.of:
                 assert value.of["model"] in published(paper).models
 
 
@@ -67,7 +67,7 @@ def test_mean_cpr_of_integrated_gradients_is_that_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(("table", "pairs"), [("3", "unmatched"), ("7", "matched")])
-def test_divergences_are_those_that_the_adversarial_paper_job_compares(
+def test_divergences_are_those_that_the_adversarial_paper_experiment_compares(
     table: str, pairs: str
 ) -> None:
     printed = {(v.row, v.column): v.value for v in values("adversarial", table, "kl")}

@@ -21,7 +21,7 @@ from mechassay.results.plots import svg
 from mechassay.results.records import Failure, Measure, Record, Spec, Values, provenance
 from mechassay.runs.accuracy import (
     ORIGINAL,
-    AccuracyJob,
+    AccuracyExperiment,
     AccuracyPage,
     draw_accuracy,
     score_task,
@@ -171,8 +171,8 @@ def test_short_names(kind: str, name: str) -> None:
 
 def test_columns_are_those_of_each_kind_by_itself(tmp_path: Path) -> None:
     model, task = make_model(*with_words(), name="tiny"), load_task("ioi")
-    job = AccuracyJob(models=("tiny",), tasks=("ioi",), limit=20)
-    record = score_task(model, task, job, progress=SILENT)
+    experiment = AccuracyExperiment(models=("tiny",), tasks=("ioi",), limit=20)
+    record = score_task(model, task, experiment, progress=SILENT)
     assert record.values is not None
     examples = task.examples("test", model, limit=20, seed=0)
     kinds = (ORIGINAL, *task.counterfactuals)
@@ -194,8 +194,8 @@ def test_columns_are_those_of_each_kind_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_record_of_accuracy_draws_itself(tmp_path: Path) -> None:
-    job = AccuracyJob(("truth-ioi",), ("truth-ioi",), limit=4)
-    record = ma.run(job, tmp_path / "run", progress=SILENT).records[0]
+    experiment = AccuracyExperiment(("truth-ioi",), ("truth-ioi",), limit=4)
+    record = ma.run(experiment, tmp_path / "run", progress=SILENT).records[0]
     figure = record.plot()
     assert figure.axes[0].get_xlabel() == "accuracy" and "<svg" in record.html()
     axes = Figure().subplots()

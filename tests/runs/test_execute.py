@@ -22,11 +22,11 @@ import pytest
 import torch
 
 from helpers import ray_cluster
-from helpers.misbehaving_job import MisbehavingJob
-from mechassay.adversarial.jobs import AdversarialJob
+from helpers.misbehaving_experiment import MisbehavingExperiment
+from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods import METHODS
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.models.computing import computing
 from mechassay.models.sources import check_sources
@@ -43,20 +43,20 @@ from mechassay.runs.execute import (
     run,
     run_cells,
 )
+from mechassay.runs.experiment import Cell, Results, Worker, cell_name, experiment_of, plan_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Cell, Results, cell_name, job_of, plan_of
 from mechassay.utils.display import SILENT
 
 MODELS = ("truth-ioi", "truth-induction")
 
 
-def job(**changes: Any) -> CircuitsJob:
+def experiment(**changes: Any) -> CircuitsExperiment:
     settings: dict[str, Any] = {
         "models": MODELS,
         "methods": ("eap", "random"),
         "random_rankings": 5,
     }
-    return CircuitsJob(**{**settings, **changes}, train_limit=6, test_limit=8)
+    return CircuitsExperiment(**{**settings, **changes}, train_limit=6, test_limit=8)
 
 
 def numbers(folder: Path) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     n_threads = torch.get_num_threads()
     # As many as each of several processes has.
     torch.set_num_threads(1)
-    run(job(), out, progress=SILENT)
+    run(experiment(), out, progress=SILENT)
     torch.set_num_threads(n_threads)
     return out
 
 
 @pytest.mark.guard
 def test_processes_give_the_same_bits(reference: Path, tmp_path: Path) -> None:
-    run(job(), tmp_path / "out", executor=Processes(2), progress=SILENT)
+    run(experiment(), tmp_path / "out", executor=Processes(2), progress=SILENT)
     assert numbers(tmp_path / "out") == numbers(reference)
     name = "scores/truth-ioi--truth-ioi/eap.safetensors"
     ours, theirs = EdgeScores.load(tmp_path / "out" / name), EdgeScores.load(reference / name)
@@ -113,10 +113,10 @@ def test_workers_get_devices_and_how_to_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: CellLimits | None
 ) -> None:
     monkeypatch.setattr(execute, "devices_of_workers", lambda device, n: ["cpu:0", "cpu:1"])
-    job, bench = MisbehavingJob(("one", "two", "three")), Bench(RunFolder(tmp_path))
+    experiment, worker = MisbehavingExperiment(("one", "two", "three")), Worker(RunFolder(tmp_path))
     with computing("on"):
-        Processes(2, limits).map(job, [[cell] for cell in job.cells()], bench)
-    records = [bench.folder.record(cell.name) for cell in job.cells()]
+        Processes(2, limits).map(experiment, [[cell] for cell in experiment.cells()], worker)
+    records = [worker.folder.record(cell.name) for cell in experiment.cells()]
     given = {record.provenance.device for record in records if record is not None}
     assert given <= {"cpu:0", "cpu:1"} and (limits is None or len(given) == 2)
     assert [record.provenance.tf32 for record in records if record is not None] == ["on"] * 3
@@ -125,7 +125,7 @@ def test_workers_get_devices_and_how_to_compute(
 @pytest.mark.guard
 def test_one_cell_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More workers than cells: the pairs of the cell are in two processes, and nothing changes."""
-    alone = job(models=("truth-ioi",), methods=("eap",))
+    alone = experiment(models=("truth-ioi",), methods=("eap",))
     alone = dataclasses.replace(alone, train_limit=16)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -139,12 +139,12 @@ def test_one_cell_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.guard
 def test_parts_give_the_same_bits_and_leave_the_rest(reference: Path, tmp_path: Path) -> None:
-    every = batches_of(job())
-    bench = prepare(job(), tmp_path / "out", progress=SILENT)
-    Here().map(job(), part_of(every, "2/2"), bench)
+    every = batches_of(experiment())
+    worker = prepare(experiment(), tmp_path / "out", progress=SILENT)
+    Here().map(experiment(), part_of(every, "2/2"), worker)
     first = numbers(tmp_path / "out")
     assert set(first) == {name for name in numbers(reference) if "induction" in name}
-    Here().map(job(), part_of(every, "1/2"), bench)
+    Here().map(experiment(), part_of(every, "1/2"), worker)
     assert numbers(tmp_path / "out") == numbers(reference)
 
 
@@ -152,7 +152,7 @@ def test_objects_stay_in_this_process(tmp_path: Path) -> None:
     from mechassay.models.model import load_model
 
     model = load_model("truth-ioi")
-    own = job(models=("mine",), tasks=("truth-ioi",), methods=("random",))
+    own = experiment(models=("mine",), tasks=("truth-ioi",), methods=("random",))
     results = run(own, tmp_path / "a", models={"mine": model}, progress=SILENT)
     assert results.records[0].model.name == model.name
     with pytest.raises(BadUsage, match="stay in this process"):
@@ -176,27 +176,31 @@ def test_every_batch_is_in_one_part() -> None:
         assert sorted(names) == sorted(map(str, range(7)))
 
 
-def test_a_stored_plan_is_the_job_again(tmp_path: Path) -> None:
-    before = job(private_seed=5, max_minutes=3.0)
-    plan = json.loads(json.dumps(plan_of(before, Bench(RunFolder(tmp_path)))))
+def test_a_stored_plan_is_the_experiment_again(tmp_path: Path) -> None:
+    before = experiment(private_seed=5, max_minutes=3.0)
+    plan = json.loads(json.dumps(plan_of(before, Worker(RunFolder(tmp_path)))))
     assert "private_seed" not in plan
-    assert job_of(plan, private_seed=5) == before
+    assert experiment_of(plan, private_seed=5) == before
 
 
 def test_a_plan_has_the_versions_of_what_it_names(tmp_path: Path) -> None:
-    plan = plan_of(job(methods=("eap", "eap:backward=gim")), Bench(RunFolder(tmp_path)))
+    plan = plan_of(experiment(methods=("eap", "eap:backward=gim")), Worker(RunFolder(tmp_path)))
     assert plan["definitions"] == {"method eap": METHODS.make("eap").version}
 
 
-def test_a_plan_has_no_fields_of_other_jobs(tmp_path: Path) -> None:
-    plan = plan_of(AdversarialJob("truth-ioi", "truth-ioi", ("full",)), Bench(RunFolder(tmp_path)))
+def test_a_plan_has_no_fields_of_other_experiments(tmp_path: Path) -> None:
+    plan = plan_of(
+        AdversarialExperiment("truth-ioi", "truth-ioi", ("full",)), Worker(RunFolder(tmp_path))
+    )
     with pytest.raises(BadUsage, match="kind adversarial has no private_seed"):
-        job_of(plan, private_seed=1)
+        experiment_of(plan, private_seed=1)
 
 
 def test_one_method_spelled_in_two_ways_is_one_cell() -> None:
-    cells = job(models=("truth-ioi",), methods=("eap-ig-inputs", "eap-ig-inputs:steps=5")).cells()
-    assert [cell.of["method"] for cell in cells] == ["eap-ig-inputs"]
+    cells = experiment(
+        models=("truth-ioi",), methods=("eap-ig-inputs", "eap-ig-inputs:steps=5")
+    ).cells()
+    assert [cell.labels["method"] for cell in cells] == ["eap-ig-inputs"]
 
 
 @pytest.mark.parametrize(
@@ -209,9 +213,9 @@ def test_one_method_spelled_in_two_ways_is_one_cell() -> None:
 def test_models_that_do_not_exist_leave_no_folder(
     models: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
-    job = CircuitsJob(models, ("ioi",), methods=("eap",))
+    experiment = CircuitsExperiment(models, ("ioi",), methods=("eap",))
     with pytest.raises(MechassayError, match=message):
-        run(job, tmp_path / "out", progress=SILENT)
+        run(experiment, tmp_path / "out", progress=SILENT)
     assert list(tmp_path.iterdir()) == []
     # One that exists, or is given as an object, is reason enough to begin.
     check_sources((*models, "truth-ioi"))
@@ -220,7 +224,7 @@ def test_models_that_do_not_exist_leave_no_folder(
 
 def test_nothing_to_do_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadUsage, match="Name a method or a score file"):
-        run(job(methods=()), tmp_path / "out", progress=SILENT)
+        run(experiment(methods=()), tmp_path / "out", progress=SILENT)
     assert not (tmp_path / "out").exists()
 
 
@@ -244,17 +248,17 @@ def test_workers_that_die_are_begun_three_times_at_most(
 ) -> None:
     begun: list[int] = []
 
-    def once(pool: Processes, job: Any, batches: Any, bench: Bench, *start: Any) -> None:
+    def once(pool: Processes, experiment: Any, batches: Any, worker: Worker, *start: Any) -> None:
         """Do one cell; die, or do the others too."""
         cells = [cell for batch in batches for cell in batch]
         begun.append(len(cells))
         dies = len(begun) <= deaths
-        run_cells(job, cells[: 1 if dies else None], bench)
+        run_cells(experiment, cells[: 1 if dies else None], worker)
         if dies:
             raise BrokenProcessPool
 
     monkeypatch.setattr(Processes, "_map_once", once)
-    four = job(methods=("eap", "random"))
+    four = experiment(methods=("eap", "random"))
     if deaths < 3:
         results = run(four, tmp_path, executor=Processes(2), progress=SILENT)
         assert len(results.records) == 4 and begun == [4, 3, 2][: deaths + 1]
@@ -267,7 +271,7 @@ def test_workers_that_die_are_begun_three_times_at_most(
 @pytest.mark.guard
 @pytest.mark.parametrize("keep", [0, 40])
 def test_a_record_that_was_cut_off_is_set_aside_and_made_again(tmp_path: Path, keep: int) -> None:
-    two = job(methods=("eap",), random_rankings=5)
+    two = experiment(methods=("eap",), random_rankings=5)
     first = run(two, tmp_path / "run", progress=SILENT)
     before = numbers(tmp_path / "run")
     file = first.folder.record_file(two.cells()[0].name)
@@ -361,8 +365,8 @@ import json, sys, time
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
-from mechassay.adversarial.jobs import AdversarialJob
-from mechassay.discovery.job import CircuitsJob
+from mechassay.adversarial.experiments import AdversarialExperiment
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.execute import run
 from mechassay.runs.execute import Ray
@@ -374,7 +378,7 @@ second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 models = ("truth-ioi", "truth-induction", "truth-previous-token")
 limits = {"train_limit": 6, "test_limit": 8, "random_rankings": 5}
-job = CircuitsJob(models=models, methods=("eap", "random"), **limits)
+experiment = CircuitsExperiment(models=models, methods=("eap", "random"), **limits)
 if how != "whole":
     import threading
 
@@ -384,7 +388,7 @@ if how != "whole":
         cluster.remove_node(second if how == "node" else cluster.head_node, allow_graceful=False)
 
     threading.Thread(target=kill, daemon=True).start()
-run(job, out, executor=Ray(cluster.address, workers=2), progress=SILENT)
+run(experiment, out, executor=Ray(cluster.address, workers=2), progress=SILENT)
 print("done")
 ray.shutdown()
 cluster.shutdown()
@@ -404,7 +408,7 @@ def test_a_cluster_gives_the_same_bits_and_survives_a_lost_node_and_a_lost_head(
     tmp_path: Path,
 ) -> None:
     names = ("truth-ioi", "truth-induction", "truth-previous-token")
-    run(job(models=names), tmp_path / "here", progress=SILENT)
+    run(experiment(models=names), tmp_path / "here", progress=SILENT)
     expected = numbers(tmp_path / "here")
 
     node = ray_cluster.run_script(["-c", CLUSTER, str(tmp_path / "node"), "node"])
@@ -438,7 +442,7 @@ def test_no_cluster_is_one_line(tmp_path: Path) -> None:
     # Ray itself waits for minutes, and ends the process.
     begin = time.monotonic()
     with pytest.raises(BadUsage, match="No Ray cluster at '127.0.0.1:1': "):
-        run(job(), tmp_path / "runs", executor=Ray("127.0.0.1:1"), progress=SILENT)
+        run(experiment(), tmp_path / "runs", executor=Ray("127.0.0.1:1"), progress=SILENT)
     assert time.monotonic() - begin < 60
 
 
@@ -447,9 +451,9 @@ WIDE = CellLimits(seconds=120, memory_gb=8)
 
 def done(folder: Path, *does: str, limits: CellLimits = WIDE, workers: int = 1) -> RunFolder:
     """The folder of cells that were done."""
-    job, bench = MisbehavingJob(does), Bench(RunFolder(folder), progress=SILENT)
-    Processes(workers, limits).map(job, [job.cells()], bench)
-    return bench.folder
+    experiment, worker = MisbehavingExperiment(does), Worker(RunFolder(folder), progress=SILENT)
+    Processes(workers, limits).map(experiment, [experiment.cells()], worker)
+    return worker.folder
 
 
 def failure(folder: RunFolder, cell: str) -> tuple[str, str]:
@@ -541,11 +545,11 @@ def test_processes_of_a_killed_parent_end(tmp_path: Path) -> None:
 
 
 def test_results_show_the_others_where_a_record_is_refused(tmp_path: Path) -> None:
-    job, folder = MisbehavingJob(("one", "two")), RunFolder(tmp_path)
-    Here().map(job, [job.cells()], Bench(folder, progress=SILENT))
+    experiment, folder = MisbehavingExperiment(("one", "two")), RunFolder(tmp_path)
+    Here().map(experiment, [experiment.cells()], Worker(folder, progress=SILENT))
     file = folder.record_file("one")
     file.write_text(file.read_text().replace("float32", "float64"))
-    results = Results.stored(job, folder)
+    results = Results.stored(experiment, folder)
     assert [cell.name for cell, _ in results.done] == ["two"]
     [failure] = results.failures
     assert failure.error == "BadFile" and f"{file}: was edited" in failure.message

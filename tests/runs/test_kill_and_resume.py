@@ -21,9 +21,9 @@ from helpers.tiny_models import with_words
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.cli.main import main
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.runs.execute import run
-from mechassay.runs.job import cell_name
+from mechassay.runs.experiment import cell_name
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import read_tensors
 
@@ -116,9 +116,11 @@ def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
     @cache
     def scores(method: str) -> torch.Tensor:
         out = tmp_path_factory.mktemp("runs") / "undisturbed"
-        job = CircuitsJob((str(folder),), ("ioi",), (method,), train_limit=3, stage="localize")
+        experiment = CircuitsExperiment(
+            (str(folder),), ("ioi",), (method,), train_limit=3, stage="localize"
+        )
         with as_there():
-            run(job, out, progress=SILENT)
+            run(experiment, out, progress=SILENT)
         return EdgeScores.load(scores_file(out, folder, method)).values
 
     return scores

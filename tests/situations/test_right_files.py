@@ -243,15 +243,15 @@ def test_a_run_with_another_limit_or_seed_is_not_answered_from_the_same_folder(
     hf, tokenizer = with_words()
     hf.save_pretrained(tmp_path / "mine")
     tokenizer.save_pretrained(tmp_path / "mine")
-    job = ma.AccuracyJob(models=(str(tmp_path / "mine"),), tasks=("ioi",), limit=4)
-    ma.run(job, tmp_path / "run", progress=SILENT)
+    experiment = ma.AccuracyExperiment(models=(str(tmp_path / "mine"),), tasks=("ioi",), limit=4)
+    ma.run(experiment, tmp_path / "run", progress=SILENT)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     for change, message in (
         ({"limit": 5}, "holds a run with limit = 4; this one has 5"),
         ({"seed": 7}, "holds a run with seed = 0; this one has 7"),
     ):
         with pytest.raises(BadUsage, match=message):
-            ma.run(replace(job, **change), tmp_path / "run", progress=SILENT)
+            ma.run(replace(experiment, **change), tmp_path / "run", progress=SILENT)
     assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
 
 

@@ -11,15 +11,15 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.measurement import gauges, metric
 from mechassay.measurement.gauges import GAUGES, all_gauges
 from mechassay.runs.execute import run
+from mechassay.runs.experiment import command_line
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import command_line
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import SILENT
 from mechassay.utils.registry import Registry
 from studies.measure_trial import __main__ as study
-from studies.measure_trial.job import MeasureTrialJob
+from studies.measure_trial.experiment import MeasureTrialExperiment
 
-JOB = MeasureTrialJob(
+JOB = MeasureTrialExperiment(
     ("EX1", "M07", "F03", "EX2"),
     ("truth-ioi", "truth-induction"),
     seeds=(0,),
@@ -49,10 +49,10 @@ def test_metrics_are_tried_on_what_they_look_at(tmp_path: Path) -> None:
 
 
 def test_all_metrics_by_default_and_the_command() -> None:
-    assert len(MeasureTrialJob().gauges()) == len(all_gauges())
-    assert "EX25 metric=ablation-recovery" in MeasureTrialJob().gauges()
-    assert "EX25 n_runs=3" in MeasureTrialJob(("EX25:n_runs=3",)).gauges()
-    assert command_line(MeasureTrialJob()).startswith("mechassay measure-trial run")
+    assert len(MeasureTrialExperiment().gauges()) == len(all_gauges())
+    assert "EX25 metric=ablation-recovery" in MeasureTrialExperiment().gauges()
+    assert "EX25 n_runs=3" in MeasureTrialExperiment(("EX25:n_runs=3",)).gauges()
+    assert command_line(MeasureTrialExperiment()).startswith("mechassay measure-trial run")
 
 
 @pytest.mark.parametrize(

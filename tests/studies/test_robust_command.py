@@ -15,10 +15,10 @@ import torch
 from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.scores import EdgeScores
 from mechassay.cli import execution
+from mechassay.runs.experiment import command_line, experiment_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import command_line, job_of
 from studies.robust.discovery import Robust
-from studies.robust.job import RobustJob
+from studies.robust.experiment import RobustExperiment
 
 Run = Callable[..., Any]
 SMALL = (
@@ -160,22 +160,22 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, words: list[str], messa
 
 
 @pytest.mark.parametrize(
-    "job",
+    "experiment",
     [
-        RobustJob("gpt2", "ioi", "eap"),
-        RobustJob("gpt2", "ioi", "eap", edges=1, sizes=(1, 1.0, 0.5), cut="greedy"),
-        RobustJob("gpt2", "ioi", "eap", edges=1.0),
+        RobustExperiment("gpt2", "ioi", "eap"),
+        RobustExperiment("gpt2", "ioi", "eap", edges=1, sizes=(1, 1.0, 0.5), cut="greedy"),
+        RobustExperiment("gpt2", "ioi", "eap", edges=1.0),
     ],
     ids=["defaults", "edges", "share"],
 )
-def test_the_command_gives_the_job_again(
-    run: Run, monkeypatch: pytest.MonkeyPatch, job: RobustJob
+def test_the_command_gives_the_experiment_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch, experiment: RobustExperiment
 ) -> None:
     """One edge is typed 1, all edges 1.0."""
-    found: list[RobustJob] = []
-    monkeypatch.setattr(execution, "execute", lambda job, **_: found.append(job))
-    assert run(*shlex.split(command_line(job))[1:]).code == 0
-    assert found == [job]
-    assert [type(size) for size in found[0].sizes] == [type(size) for size in job.sizes]
-    plan = json.loads(json.dumps({"kind": job.kind, **dataclasses.asdict(job)}))
-    assert command_line(job_of(plan)) == command_line(job)
+    found: list[RobustExperiment] = []
+    monkeypatch.setattr(execution, "execute", lambda experiment, **_: found.append(experiment))
+    assert run(*shlex.split(command_line(experiment))[1:]).code == 0
+    assert found == [experiment]
+    assert [type(size) for size in found[0].sizes] == [type(size) for size in experiment.sizes]
+    plan = json.loads(json.dumps({"kind": experiment.kind, **dataclasses.asdict(experiment)}))
+    assert command_line(experiment_of(plan)) == command_line(experiment)

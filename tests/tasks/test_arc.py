@@ -166,8 +166,8 @@ def test_load_task() -> None:
     assert load_task("arc-easy") == ARCEasy() != ARCChallenge()
     assert isinstance(load_task("arc-challenge:labels=mib-2025"), ARC)
     assert (ARCEasy.public.repo, ARCChallenge.public.repo) == (
-        "mib-bench/arc_easy",
-        "mib-bench/arc_challenge",
+        "mib-worker/arc_easy",
+        "mib-worker/arc_challenge",
     )
     with pytest.raises(UnknownName, match="Did you mean 'questions'"):
         load_task("arc-easy", question="hub")
@@ -473,7 +473,7 @@ def test_rows_from_the_hub(hub: list[Any]) -> None:
         "private": 586,
     }
     pairs = task.pairs("private", private_seed=1)
-    assert hub == [("mib-bench/arc_easy_private_test", None, "test")]
+    assert hub == [("mib-worker/arc_easy_private_test", None, "test")]
     assert len(pairs) == 1 and pairs.dropped == {"no such counterfactual": 1}
 
 

@@ -194,7 +194,7 @@ def test_prompts_are_those_of_the_papers() -> None:
     spaces are lost in print.
     """
     printed = (
-        'def date(self, options, result, {}, error): """ bench round model :param {}: input sense'
+        'def date(self, options, result, {}, error): """ worker round model :param {}: input sense'
         " :param {}: album second :param"
     )
     clean = printed.format("context, user, tag", "context", "user")

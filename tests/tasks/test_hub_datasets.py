@@ -123,7 +123,7 @@ def test_rows_of_another_schema_are_named(rows: list[dict[str, Any]], tmp_path: 
     for split in SPLITS:
         write(tmp_path / f"{split}.jsonl", [{"prompt": "x"}, {"prompt": "y", "metadata": {}}])
     said = (
-        r"none of 2 rows is one of mib-bench/ioi: 1 a row without 'metadata', 1 .* \(row 1: no"
+        r"none of 2 rows is one of mib-worker/ioi: 1 a row without 'metadata', 1 .* \(row 1: no"
         r" 'metadata'\)\.$"
     )
     for use in (
@@ -169,7 +169,7 @@ def test_no_network_is_one_line_at_once(endpoint: str) -> None:
     )
     assert done.stderr == "" and done.stdout.count("\n") == 1
     assert (
-        done.stdout.startswith(f"mib-bench/ioi: the hub cannot be reached at {endpoint} (")
+        done.stdout.startswith(f"mib-worker/ioi: the hub cannot be reached at {endpoint} (")
         and "HF_HUB_OFFLINE=1" in done.stdout
     )
 

@@ -86,7 +86,7 @@ PLACES_OF_THEIR_OWN = {
     "inside",
     "outside",
     "worked",
-    "jobs",
+    "experiments",
     "explored",
     "cleaning",
     "tour",

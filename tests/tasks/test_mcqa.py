@@ -284,7 +284,8 @@ def test_n_choices_has_its_range() -> None:
     task = load_task("mcqa:n_choices=7")
     assert isinstance(task, MCQA) and task.n_choices == 7
     assert (
-        task.public.repo == "mib-bench/copycolors_mcqa" and task.public.config == "7_answer_choices"
+        task.public.repo == "mib-worker/copycolors_mcqa"
+        and task.public.config == "7_answer_choices"
     )
     with pytest.raises(UnknownName, match="Did you mean 'n_choices'"):
         load_task("mcqa", n_choice=4)

@@ -549,7 +549,7 @@ def test_a_split_of_which_nothing_can_be_read_is_an_error(tmp_path: Path) -> Non
     }
     (tmp_path / "train.jsonl").write_text(json.dumps(row), encoding="utf-8")
     said = (
-        r"none of 1 rows is one of mib-bench/ravel: 1 a fact that nobody says \(row 1: neither .*"
+        r"none of 1 rows is one of mib-worker/ravel: 1 a fact that nobody says \(row 1: neither .*"
         r" the Continent of 'Gotham' is\)\.$"
     )
     with pytest.raises(BadFile, match=said):

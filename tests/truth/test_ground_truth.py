@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.jobs import held
+from helpers.experiments import held
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.evaluation.ablation import OptimalAblation, load_ablated
 from mechassay.circuits.evaluation.metrics import recovery_of
 from mechassay.circuits.graph_files import load_scores
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import load_model
 from mechassay.models.sources import MADE_TRUTHS, truth_names, with_truths
@@ -130,7 +130,7 @@ def test_names() -> None:
     assert "truth-ioi" not in str(error.value)
 
 
-def job(out: Path, **changes: Any) -> Record:
+def experiment(out: Path, **changes: Any) -> Record:
     """The record of a run of one method on one ground truth."""
     settings: dict[str, Any] = {
         "models": ("truth-previous-token",),
@@ -138,7 +138,7 @@ def job(out: Path, **changes: Any) -> Record:
         "random_rankings": 5,
         **changes,
     }
-    (record,) = run(CircuitsJob(**settings, train_limit=6, test_limit=8), out).records
+    (record,) = run(CircuitsExperiment(**settings, train_limit=6, test_limit=8), out).records
     return record
 
 
@@ -146,7 +146,7 @@ def job(out: Path, **changes: Any) -> Record:
 def test_optimal_constants_are_learned_once_and_kept(tmp_path: Path) -> None:
     """On the train pairs, until the validation pairs say so."""
     out = tmp_path / "out"
-    before = job(out, ablation="optimal", optimal="steps=20", seed=3)
+    before = experiment(out, ablation="optimal", optimal="steps=20", seed=3)
     file = held(out, "kept", "optimal.safetensors")
     model, task = load_model("truth-previous-token"), load_task("truth-previous-token")
     train, validation = (
@@ -162,9 +162,9 @@ def test_optimal_constants_are_learned_once_and_kept(tmp_path: Path) -> None:
         ("kept", "controls-20.safetensors"),
     ):
         held(out, kind, name).unlink()
-    again = job(out, ablation="optimal", optimal="steps=20", seed=3)
+    again = experiment(out, ablation="optimal", optimal="steps=20", seed=3)
     assert again.values == before.values and os.stat(file).st_mtime_ns == when
-    means = job(tmp_path / "means", ablation="mean", seed=3)
+    means = experiment(tmp_path / "means", ablation="mean", seed=3)
     assert means.values is not None and before.values is not None
     mine, theirs = before.values.columns, means.values.columns
     assert theirs["clean"] == mine["clean"] and theirs["empty"] != mine["empty"]
@@ -174,7 +174,7 @@ def test_routes_are_ranked_in_the_order_in_which_their_circuit_grows(tmp_path: P
     """Their importances are shares of one reader's input:
     as one ranking of all edges they say something else.
     """
-    record = job(tmp_path, models=("truth-previous-token-trained",), methods=("ifr",))
+    record = experiment(tmp_path, models=("truth-previous-token-trained",), methods=("ifr",))
     scores = load_scores(held(tmp_path, "scores", "ifr.safetensors"))
     assert isinstance(scores, EdgeScores) and scores.provenance["selection"] == "greedy"
     truth = load_truth("truth-previous-token-trained").circuits["counterfactual"]
@@ -195,7 +195,7 @@ def test_routes_are_ranked_in_the_order_in_which_their_circuit_grows(tmp_path: P
 
 
 def test_without_a_verified_circuit_recovery_is_undefined(tmp_path: Path) -> None:
-    found = job(tmp_path, ablation="positional-mean")
+    found = experiment(tmp_path, ablation="positional-mean")
     auroc = next(each for each in found.measures if each.name == "auroc")
     assert auroc.value != auroc.value
     (why,) = [warning for warning in found.warnings if "not for positional-mean" in warning]
@@ -203,7 +203,7 @@ def test_without_a_verified_circuit_recovery_is_undefined(tmp_path: Path) -> Non
 
 
 def test_every_measure_of_recovery_stands_beside_that_of_random_rankings(tmp_path: Path) -> None:
-    record = job(tmp_path, methods=("random",))
+    record = experiment(tmp_path, methods=("random",))
     truth = load_truth("truth-previous-token").circuits["counterfactual"]
     chance = {each.name: each.value for each in record.measures if each.of == "control:random"}
     share = len(truth) / truth.graph.n_edges
@@ -215,7 +215,7 @@ def test_every_measure_of_recovery_stands_beside_that_of_random_rankings(tmp_pat
     ("task", "known"), [("truth-previous-token", True), ("truth-induction", False)]
 )
 def test_only_its_own_task_has_a_known_circuit(task: str, known: bool, tmp_path: Path) -> None:
-    found = job(tmp_path, tasks=(task,))
+    found = experiment(tmp_path, tasks=(task,))
     assert any(each.name == "auroc" for each in found.measures) is known
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: taken up only by the same job, never in the way of another.
+"""Checkpoints: taken up only by the same experiment, never in the way of another.
 
 The loop of steps: what a killed training goes on with, early stopping, rates, and clipping.
 """
@@ -50,7 +50,7 @@ def test_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_another_job_starts_over(tmp_path: Path) -> None:
+def test_another_experiment_starts_over(tmp_path: Path) -> None:
     file = tmp_path / "a.checkpoint"
     with pytest.raises(KeyboardInterrupt):
         add_up(file, key_of({"a": 1}), stop_at=4)

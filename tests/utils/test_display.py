@@ -60,7 +60,7 @@ def held(model: Model, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     circuit = ma.load_circuit("truth", model)
     curve = circuits.faithfulness_curve(model, scores, test, progress=SILENT)
     record = curve.record()
-    job = ma.CircuitsJob(models=(NAME,), methods=("eap",), **LIMITS)
+    experiment = ma.CircuitsExperiment(models=(NAME,), methods=("eap",), **LIMITS)
     return {
         "model": model,
         "pairs": train,
@@ -87,7 +87,7 @@ def held(model: Model, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
         "differences": circuits.differences_of([curve, curve]),
         "truth": ma.load_truth(NAME),
         "drawing": circuit.draw(scores),
-        "results": ma.run(job, tmp_path_factory.mktemp("run"), progress=SILENT),
+        "results": ma.run(experiment, tmp_path_factory.mktemp("run"), progress=SILENT),
     }
 
 
@@ -232,7 +232,7 @@ def test_divergences_are_shares_of_pairs_at_least_so_far() -> None:
 
 @pytest.mark.slow
 def test_an_adversarial_run_has_its_histograms(tmp_path: Path) -> None:
-    job = ma.AdversarialJob(
+    experiment = ma.AdversarialExperiment(
         NAME,
         NAME,
         ("truth", "random@9"),
@@ -241,7 +241,7 @@ def test_an_adversarial_run_has_its_histograms(tmp_path: Path) -> None:
         n_resamples=30,
         n_permutations=30,
     )
-    results = ma.run(job, tmp_path, progress=SILENT)
+    results = ma.run(experiment, tmp_path, progress=SILENT)
     figure = results.plot()
     assert [ax.get_title("left") for ax in figure.axes] == [
         record.method.name for record in results.records

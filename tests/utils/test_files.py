@@ -20,7 +20,7 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.main import main
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage, DiskFull
 from mechassay.models.graph import Graph
 from mechassay.runs.execute import run
@@ -134,15 +134,15 @@ def test_what_is_written_ends_as_what_it_is(save: Any, tmp_path: Path) -> None:
 def test_a_run_ends_with_the_line_and_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = CircuitsJob(
+    experiment = CircuitsExperiment(
         ("truth-previous-token",), methods=("eap", "random"), train_limit=4, test_limit=4
     )
     with monkeypatch.context() as inside:
         # Scores are smaller than records.
         Disk(inside, 5_000)
         with pytest.raises(DiskFull, match="the disk is full: the file needs .* kB; 5 kB are free"):
-            run(job, tmp_path, progress=SILENT)
-    results = run(job, tmp_path, progress=SILENT)
+            run(experiment, tmp_path, progress=SILENT)
+    results = run(experiment, tmp_path, progress=SILENT)
     assert (len(results.records), results.failures) == (2, [])
     file = tmp_path / "scores" / "eap.safetensors"
     found = EdgeScores.load(next(tmp_path.rglob(file.name)))

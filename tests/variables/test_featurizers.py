@@ -20,7 +20,7 @@ from mechassay.variables.featurizers import (
     fit_featurizer,
     n_features_of,
 )
-from mechassay.variables.plan import FEATURIZERS, PROFILES
+from mechassay.variables.options import FEATURIZERS, PROFILES
 
 LLAMA, GEMMA, GPT2 = "llama", "gemma2", "gpt2"
 

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from helpers.jobs import SMALL_JOBS
+from helpers.experiments import SMALL_EXPERIMENTS
 from mechassay.results.console import print_tables
 from mechassay.results.page import RunContents, render
 from mechassay.results.records import Failure, Record, Spec
 from mechassay.runs.execute import run
-from mechassay.runs.job import Results
+from mechassay.runs.experiment import Results
 from mechassay.utils.display import SILENT
 from mechassay.variables.page import VariablesPage
 from mechassay.variables.verdicts import verdict_of
 
 STARTED = time.perf_counter()
 JOB = replace(
-    SMALL_JOBS["variables"],
+    SMALL_EXPERIMENTS["variables"],
     models=("truth-ioi-trained",),
     layers="1,2",
     train_limit=20,

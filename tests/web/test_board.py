@@ -30,13 +30,13 @@ EAP = "[...document.querySelectorAll('tbody tr')].find(r => r.innerText.trim().s
 @pytest.fixture(scope="module")
 def boards(tmp_path_factory: pytest.TempPathFactory) -> BoardsFolder:
     folder = tmp_path_factory.mktemp("boards")
-    job = ma.CircuitsJob(
+    experiment = ma.CircuitsExperiment(
         models=("truth-ioi", "truth-induction"),
         methods=("eap", "random"),
         train_limit=6,
         test_limit=8,
     )
-    ma.run(job, folder / "runs" / "own", progress=SILENT)
+    ma.run(experiment, folder / "runs" / "own", progress=SILENT)
     made = BoardsFolder.of(folder / "runs", folder / "board")
     made.write()
     return made

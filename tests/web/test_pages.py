@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from helpers.jobs import SMALL_JOBS
+from helpers.experiments import SMALL_EXPERIMENTS
 from helpers.web import web_module
 from mechassay.discovery.draw import cut_circuits, write_drawing
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.results.report import write_index
 from mechassay.runs.execute import run
 from mechassay.utils.display import SILENT
@@ -69,19 +69,19 @@ COUNTS = """({
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A page of each kind, of small runs on ground truths."""
     folder = tmp_path_factory.mktemp("runs")
-    circuits = CircuitsJob(
+    circuits = CircuitsExperiment(
         ("truth-ioi",),
         methods=("eap", "exact", "eap-ig-inputs:steps=3,points=midpoint", "random"),
         train_limit=4,
         test_limit=8,
     )
     run(circuits, folder / "circuits", progress=SILENT)
-    several = replace(SMALL_JOBS["circuits"], methods=("eap", "random"))
+    several = replace(SMALL_EXPERIMENTS["circuits"], methods=("eap", "random"))
     run(several, folder / "suite", progress=SILENT)
-    run(SMALL_JOBS["accuracy"], folder / "accuracy", progress=SILENT)
-    adversarial = replace(SMALL_JOBS["adversarial"], n_clean=8, n_corrupted=8, worst=2)
+    run(SMALL_EXPERIMENTS["accuracy"], folder / "accuracy", progress=SILENT)
+    adversarial = replace(SMALL_EXPERIMENTS["adversarial"], n_clean=8, n_corrupted=8, worst=2)
     run(adversarial, folder / "adversarial", progress=SILENT)
-    run(SMALL_JOBS["patch"], folder / "patch", progress=SILENT)
+    run(SMALL_EXPERIMENTS["patch"], folder / "patch", progress=SILENT)
     scores = sorted((folder / "circuits" / "scores").rglob("*.safetensors"))
     texts = [str(file) for file in scores if "exact" in file.name or file.stem == "eap"]
     write_drawing(folder / "draw.html", cut_circuits(texts[:1]))

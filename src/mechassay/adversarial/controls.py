@@ -24,7 +24,7 @@ from jaxtyping import Float
 
 from mechassay.adversarial.divergence import Tolerance
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.plan import SIDE
+from mechassay.adversarial.options import SIDE
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random, RandomPaths

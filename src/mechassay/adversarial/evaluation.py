@@ -210,7 +210,7 @@ BLOCK_TOKENS = 4096
 RUN_TOKENS = 1024
 """Most tokens a circuit is run on at once on a CPU, to keep a layer's streams near the caches."""
 BUDGET = 2 * 2**30
-"""Bytes of a block. Free memory varies, and a resumed job has to divide pairs as before."""
+"""Bytes of a block. Free memory varies, and a resumed run has to divide pairs as before."""
 REFERENCES = 32
 """Corrupted prompts that are run at once."""
 
@@ -467,7 +467,7 @@ def evaluate_pairs(
         grid: all combinations; otherwise the pools are of one size and pair i is (clean i,
             corrupted i).
         part: which of the combinations; the values of all others are NaN.
-        store: a folder for finished values, so that a killed job can resume; None: in memory.
+        store: a folder for finished values, so that a killed run can resume; None: in memory.
 
     Raises:
         GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to

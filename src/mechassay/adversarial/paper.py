@@ -40,9 +40,9 @@ from jaxtyping import Float
 from markupsafe import Markup
 from rich.console import Console
 
-from mechassay.adversarial.jobs import AdversarialJob
-from mechassay.adversarial.plan import PaperPlan
-from mechassay.adversarial.study import AdversarialStudy
+from mechassay.adversarial.experiments import AdversarialExperiment
+from mechassay.adversarial.inputs import AdversarialInputs
+from mechassay.adversarial.options import PaperOptions
 from mechassay.errors import MechassayError
 from mechassay.models.model import Model
 from mechassay.results.console import print_text
@@ -52,7 +52,7 @@ from mechassay.results.records import Record, Table
 from mechassay.results.sections import failed_checks, framed, run_section
 from mechassay.results.text import nats, plain_number, summary
 from mechassay.runs.execute import Here, done, prepare
-from mechassay.runs.job import Bench, Cell, Job, Results, shown_model
+from mechassay.runs.experiment import Cell, Experiment, Results, Worker, shown_model
 from mechassay.stats import distribution
 from mechassay.stats.bootstrap import N_RESAMPLES, two_way_draws, within_reach
 from mechassay.stats.intervals import percentile_interval
@@ -357,13 +357,13 @@ the paper's words make 372,480 different clean prompts of the split test.
 
 
 @dataclass(frozen=True)
-class PaperJob(PaperPlan, Job):
-    """A cell is one of the six adversarial runs; see `PaperPlan` for the fields."""
+class PaperExperiment(PaperOptions, Experiment):
+    """A cell is one of the six adversarial runs; see `PaperOptions` for the fields."""
 
     command: ClassVar[tuple[str, ...]] = ("adversarial", "paper")
     markdown: ClassVar[str] = ""
 
-    def check(self, bench: Bench) -> None:
+    def check(self, worker: Worker) -> None:
         for plan in self.plans().values():
             plan.refuse()
 
@@ -377,16 +377,16 @@ class PaperJob(PaperPlan, Job):
             for name, plan in self.plans().items()
         ]
 
-    def run(self, cell: Cell, bench: Bench) -> Record:
+    def run(self, cell: Cell, worker: Worker) -> Record:
         """The record of one run, with the verdict on table 3 if it is of unmatched pairs.
 
         Raises:
             MechassayError: the run has no record.
         """
         plan = self.plans()[cell.name]
-        model = bench.model(plan.model, dtype=plan.dtype, prepend_bos=plan.prepend_bos)
-        folder, models = bench.folder.path / cell.name, {plan.model: model}
-        inner = prepare(plan, folder, models=models, progress=bench.progress)
+        model = worker.model(plan.model, dtype=plan.dtype, prepend_bos=plan.prepend_bos)
+        folder, models = worker.folder.path / cell.name, {plan.model: model}
+        inner = prepare(plan, folder, models=models, progress=worker.progress)
         results = done(plan, inner, Here())
         for failure in results.failures:
             raise MechassayError(failure.message)
@@ -395,13 +395,13 @@ class PaperJob(PaperPlan, Job):
         task, _, pairs = cell.name.rpartition("-")
         tables = list(record.tables)
         if pairs == "unmatched":
-            outcome = _verdict(AdversarialStudy(plan, inner), task)
+            outcome = _verdict(AdversarialInputs(plan, inner), task)
             row = {"task": task, **asdict(outcome), "compared": " ".join(outcome.compared)}
             tables.append(Table.of(VERDICT, ("task",), [row]))
         assert record.values is not None
         file = f"{cell.name}/{record.values.file}"
         values = record.values.model_copy(update={"file": file})
-        return record.changed(cell={**record.cell, **cell.of}, tables=tables, values=values)
+        return record.changed(cell={**record.cell, **cell.labels}, tables=tables, values=values)
 
     def show(self, results: Results, console: Console) -> None:
         super().show(results, console)
@@ -411,9 +411,9 @@ class PaperJob(PaperPlan, Job):
         for line in sentences:
             print_text(line, console)
 
-    def plans(self) -> dict[str, AdversarialJob]:
+    def plans(self) -> dict[str, AdversarialExperiment]:
         """The runs by the name of their folder: "ioi-unmatched" and so on."""
-        plans: dict[str, AdversarialJob] = {}
+        plans: dict[str, AdversarialExperiment] = {}
         for task in TASKS:
             model = self.docstring_model if task == "docstring" else self.model
             if model is None:
@@ -427,7 +427,7 @@ class PaperJob(PaperPlan, Job):
                 "matched": (n_matched, n_matched),
             }
             for pairs, (n_clean, n_corrupted) in sizes.items():
-                plans[f"{task}-{pairs}"] = AdversarialJob(
+                plans[f"{task}-{pairs}"] = AdversarialExperiment(
                     model=model,
                     task=PROMPTS[pairs][task],
                     circuits=(f"canonical:{task}",),
@@ -447,14 +447,14 @@ class PaperJob(PaperPlan, Job):
         return plans
 
 
-def _verdict(study: AdversarialStudy, task: str) -> Closeness:
+def _verdict(inputs: AdversarialInputs, task: str) -> Closeness:
     """Whether table 3 is closer to the circuit or to the empty circuit."""
-    why_not, values = other_model(study.model, task), study.values
+    why_not, values = other_model(inputs.model, task), inputs.values
     if why_not:
         return Closeness(why_not)
     printed = {
         name: value / SCALED.get(task, 1.0)
         for name, value in zip(ROWS, printed_column("unmatched", task), strict=True)
     }
-    units = study.statistics.drawn(values.corrupted).n_units
-    return closeness(values.circuits[0], values.corrupted, printed, units, study.run.seed)
+    units = inputs.statistics.drawn(values.corrupted).n_units
+    return closeness(values.circuits[0], values.corrupted, printed, units, inputs.run.seed)

@@ -27,15 +27,15 @@ from mechassay.adversarial.divergence import (
     largest,
     random_places,
 )
+from mechassay.adversarial.inputs import AdversarialInputs
 from mechassay.adversarial.pools import TEMPLATE, Pool, fields_of, worst_apart
 from mechassay.adversarial.statistics import ENDS, MAP_NAMES, chosen_maps, heat_map, histogram
-from mechassay.adversarial.study import AdversarialStudy
 from mechassay.circuits.methods.spec import FoundCircuit
 from mechassay.models.forward import constants_of
 from mechassay.results.curves import EMPTY
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import RESULT, Check, Measure, Record, Spec, Table, Values
-from mechassay.runs.job import made_by
+from mechassay.runs.inputs import made_by
 from mechassay.stats.bootstrap import Half, split_by
 from mechassay.stats.distribution import Field
 from mechassay.stats.intervals import Estimate
@@ -224,22 +224,22 @@ class _Alone(NamedTuple):
 class RecordMaker:
     """Records of the circuits of one run."""
 
-    def __init__(self, study: AdversarialStudy) -> None:
-        self.study = study
-        self.empty = self._summary(study.values.corrupted, np.random.default_rng(study.run.seed))
+    def __init__(self, inputs: AdversarialInputs) -> None:
+        self.inputs = inputs
+        self.empty = self._summary(inputs.values.corrupted, np.random.default_rng(inputs.run.seed))
 
     def _summary(
         self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator
     ) -> tuple[Sequence[Rows], Sequence[Rows]]:
         """Rows of the distribution, and of shares above thresholds."""
-        statistics = self.study.statistics
+        statistics = self.inputs.statistics
         return statistics.table(values, rng), statistics.exceedance(values, rng)
 
     def record(self, number: int) -> Record:
         """The record of the circuit that was asked for at that place."""
         begin = time.perf_counter()
-        run, empty = self.study.run, self.study.values.corrupted
-        circuit, values = self.study.circuits[number], self.study.values.circuits[number]
+        run, empty = self.inputs.run, self.inputs.values.corrupted
+        circuit, values = self.inputs.circuits[number], self.inputs.values.circuits[number]
         # Each circuit has its own stream, so that what is done already changes nothing.
         rng = np.random.default_rng((run.seed, number))
         alone = self._alone(
@@ -249,26 +249,26 @@ class RecordMaker:
         fields = self._fields(values)
         # What is rounding is no difference between labels.
         rounded = np.round(values, DECIMALS)
-        groups = self.study.statistics.groups(rounded, empty, fields, rng)
+        groups = self.inputs.statistics.groups(rounded, empty, fields, rng)
         maps = [
             heat_map(rounded, empty, two)
-            for two in chosen_maps(fields, groups, values.ndim, self.study.heat_maps)
+            for two in chosen_maps(fields, groups, values.ndim, self.inputs.heat_maps)
         ]
         halves, templates = self._split(values, empty)
         random, sizes = self._random_circuits(circuit)
-        model, chosen, n = self.study.model, self.study.selections, len(circuit.circuit)
+        model, chosen, n = self.inputs.model, self.inputs.selections, len(circuit.circuit)
         checks = self._checks(circuit, alone)
         broken = dict.fromkeys(check.says for check in checks if not check.passed)
         measures = _measures(summary, exceedance, values, empty, Tolerance.of(model.dtype))
         seconds = round(time.perf_counter() - begin, 3)
         return Record(
             kind=KIND,
-            cell={"model": model.name, "task": self.study.task.name, "method": circuit.text},
+            cell={"model": model.name, "task": self.inputs.task.name, "method": circuit.text},
             specs={
                 "model": model.spec(n_edges=model.graph.n_edges),
                 "task": Spec(
-                    name=self.study.task.name,
-                    version=self.study.task.version,
+                    name=self.inputs.task.name,
+                    version=self.inputs.task.version,
                     args={**self._task(), "templates": templates},
                 ),
                 "method": Spec(
@@ -293,10 +293,10 @@ class RecordMaker:
             checks=checks,
             values=Values(
                 unit="pair",
-                file=self.study.values_file.name,
-                sha256=DivergenceFile.file_hash(self.study.values_file),
+                file=self.inputs.values_file.name,
+                sha256=DivergenceFile.file_hash(self.inputs.values_file),
             ),
-            spent={"evaluate_seconds": self.study.seconds, "analyse_seconds": seconds},
+            spent={"evaluate_seconds": self.inputs.seconds, "analyse_seconds": seconds},
             data=chosen,
             warnings=[*broken, *self._cautions(circuit)],
             provenance=made_by(model, run.seed, chosen["prompts"].hash),
@@ -304,16 +304,16 @@ class RecordMaker:
 
     def _fields(self, values: Float[np.ndarray, "*pairs"]) -> list[Field]:
         """The fields by which labels are compared."""
-        tokenizer, pools = self.study.model.tokenizer, self.study.pools
+        tokenizer, pools = self.inputs.model.tokenizer, self.inputs.pools
         assert tokenizer is not None, "pools are made with a tokenizer"
-        corrupted = pools[1] if self.study.run.paired else None
+        corrupted = pools[1] if self.inputs.run.paired else None
         fields = fields_of(pools[0], corrupted, tokenizer, grid=values.ndim == 2)
         return [self._within(field) for field in fields]
 
     def _histogram(self, circuit: FoundCircuit, values: Float[np.ndarray, "*pairs"]) -> Table:
         """In the range of the circuit's own values, and in that of all."""
-        empty = self.study.values.corrupted
-        paths = self.study.controls.paths[len(circuit.circuit.pruned())]
+        empty = self.inputs.values.corrupted
+        paths = self.inputs.controls.paths[len(circuit.circuit.pruned())]
         own = float(max(np.nanmax(values), 0.0))
         most = float(max(own, np.nanmax(empty), np.nanmax(paths)))
         ranges = {"own": own, "all": most}
@@ -323,25 +323,26 @@ class RecordMaker:
 
     def _prompts(self) -> dict[str, Pool]:
         """The prompts of each side that a pair has."""
-        clean, corrupted = self.study.pools
-        return {"clean": clean, **({"corrupted": corrupted} if self.study.run.paired else {})}
+        clean, corrupted = self.inputs.pools
+        return {"clean": clean, **({"corrupted": corrupted} if self.inputs.run.paired else {})}
 
     def _task(self) -> dict[str, Any]:
-        run = self.study.run
+        run = self.inputs.run
         return {
             "split": run.split,
             "counterfactual": (
-                run.counterfactual or self.study.task.counterfactual_for(self.study.model.tokenizer)
+                run.counterfactual
+                or self.inputs.task.counterfactual_for(self.inputs.model.tokenizer)
             ),
             "design": run.design if run.paired else "clean prompts",
             "population": run.enumerate_all,
             "ablation": run.ablation,
-            "n_clean": len(self.study.pools[0]),
-            **({"n_corrupted": len(self.study.pools[1])} if run.paired else {}),
+            "n_clean": len(self.inputs.pools[0]),
+            **({"n_corrupted": len(self.inputs.pools[1])} if run.paired else {}),
             **({"same": ", ".join(run.same)} if run.same else {}),
             **({"where": ", ".join(run.where)} if run.where else {}),
             "least_effect": run.least_effect,
-            **settings_of(self.study.task),
+            **settings_of(self.inputs.task),
         }
 
     def _split(
@@ -350,10 +351,10 @@ class RecordMaker:
         """A grid's pairs by template, and how many there are; None where the task does not say."""
         if values.ndim != 2:
             return [], 0
-        sides = [pool.labels(TEMPLATE) for pool in self.study.pools]
+        sides = [pool.labels(TEMPLATE) for pool in self.inputs.pools]
         if sides[0] is None or sides[1] is None:
             return [], None
-        run = self.study.run
+        run = self.inputs.run
         halves = split_by(values, empty, sides[0], sides[1], run.seed, run.n_resamples)
         return halves, len({*sides[0], *sides[1]})
 
@@ -362,29 +363,29 @@ class RecordMaker:
         lines: list[str] = []
         if not len(circuit.circuit.pruned()):
             lines.append("No path leads from input to logits: this is the empty circuit.")
-        split = self.study.run.split
+        split = self.inputs.run.split
         if circuit.about.get("split") == split:
             lines.append(f"The circuit was found on the split {split} that it is evaluated on.")
-        if not any(pool.fields for pool in self.study.pools):
-            lines.append(NO_FIELDS_TEXT.format(self.study.task.name))
+        if not any(pool.fields for pool in self.inputs.pools):
+            lines.append(NO_FIELDS_TEXT.format(self.inputs.task.name))
         return lines
 
     def _alone(
         self, circuit: FoundCircuit, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator
     ) -> _Alone:
         """The worst pairs, those of different prompts, and random ones, each run again alone."""
-        job = self.study
-        ablated = None if job.run.paired else constants_of(job.constants)
-        texts = [[prompt.text for prompt in pool.prompts] for pool in job.pools]
+        inputs = self.inputs
+        ablated = None if inputs.run.paired else constants_of(inputs.constants)
+        texts = [[prompt.text for prompt in pool.prompts] for pool in inputs.pools]
         worst, distinct = (
-            largest(values.reshape(-1), job.run.worst),
-            worst_apart(values, job.run.worst, *texts),
+            largest(values.reshape(-1), inputs.run.worst),
+            worst_apart(values, inputs.run.worst, *texts),
         )
         random = random_places(values, RANDOM_CASES, rng)
 
         def cases(places: Int[np.ndarray, "k"]) -> tuple[WorstCase, ...]:
-            pools = job.pools
-            return cases_at(job.model, circuit.circuit, *pools, values, places, ablated=ablated)
+            pools = inputs.pools
+            return cases_at(inputs.model, circuit.circuit, *pools, values, places, ablated=ablated)
 
         places = np.unique(np.concatenate([worst, distinct]))
         by_place = dict(zip(places.tolist(), cases(places), strict=True))
@@ -393,7 +394,7 @@ class RecordMaker:
 
     def _within(self, field: Field) -> Field:
         """A field with the strata of a restricted grid: within them, partners are the same."""
-        part = self.study.part
+        part = self.inputs.part
         if part is None:
             return field
         codes = (part.clean if field.side == "clean" else part.corrupted).tolist()
@@ -405,7 +406,11 @@ class RecordMaker:
 
     def _random_circuits(self, circuit: FoundCircuit) -> tuple[dict[str, Sequence[Rows]], Table]:
         """The distributions of random circuits of the circuit's size, and what was run of them."""
-        controls, n, live = self.study.controls, len(circuit.circuit), len(circuit.circuit.pruned())
+        controls, n, live = (
+            self.inputs.controls,
+            len(circuit.circuit),
+            len(circuit.circuit.pruned()),
+        )
         drawn = {
             "control:random": (n, controls.n_live[n], controls.random[n]),
             "control:random-paths": (
@@ -420,7 +425,7 @@ class RecordMaker:
                 "edges": edges,
                 "live": on_a_path,
                 "pairs": int((~np.isnan(values)).sum()),
-                "seed": self.study.run.seed,
+                "seed": self.inputs.run.seed,
             }
             for of, (edges, on_a_path, values) in drawn.items()
         ]
@@ -429,17 +434,17 @@ class RecordMaker:
 
     def _random(self, part: Float[np.ndarray, "*part"]) -> Sequence[Rows]:
         """The distribution of a random circuit on the part of the pairs it is run on."""
-        drawn = self.study.part
+        drawn = self.inputs.part
         if drawn is not None:
             rows, columns = first_part(
-                drawn, self.study.values.corrupted.shape, self.study.run.controls
+                drawn, self.inputs.values.corrupted.shape, self.inputs.run.controls
             )
             drawn = drawn.select(rows.tolist(), columns.tolist())
-        n_resamples = min(200, self.study.run.n_resamples)
+        n_resamples = min(200, self.inputs.run.n_resamples)
         statistics = dataclasses.replace(
-            self.study.statistics, population=False, n_resamples=n_resamples, part=drawn
+            self.inputs.statistics, population=False, n_resamples=n_resamples, part=drawn
         )
-        return statistics.table(part, np.random.default_rng(self.study.run.seed))
+        return statistics.table(part, np.random.default_rng(self.inputs.run.seed))
 
     def _checks(self, circuit: FoundCircuit, alone: _Alone) -> list[Check]:
         """Every control with a known answer, and what it means if it fails."""
@@ -457,7 +462,7 @@ class RecordMaker:
             else ""
         )
         return [
-            *(self._known(check) for check in self.study.controls.checks),
+            *(self._known(check) for check in self.inputs.controls.checks),
             _alone_check(f"worst pairs of {circuit.text}", alone.worst, cases, again),
             _alone_check(f"random pairs of {circuit.text}", alone.drawn, alone.drawn, again),
             self._corruption(),
@@ -468,7 +473,7 @@ class RecordMaker:
         answers = {"full": "KL = 0", "empty": "the KL of the model on the corrupted prompt"}
         empty = (
             "the model on the corrupted prompt"
-            if self.study.run.paired
+            if self.inputs.run.paired
             else "its values in the run"
         )
         sentence = (
@@ -488,9 +493,9 @@ class RecordMaker:
 
     def _corruption(self) -> Check:
         """The corrupted prompt has to change what the model says."""
-        values = self.study.values.corrupted
+        values = self.inputs.values.corrupted
         n, largest = int((~np.isnan(values)).sum()), float(np.nanmax(values))
-        same = largest <= Tolerance.of(self.study.model.dtype).absolute
+        same = largest <= Tolerance.of(self.inputs.model.dtype).absolute
         sentence = (
             f"Without any circuit the divergence is at most {max(largest, 0.0):.1g} nats, on all"
             " pairs: the model says the same after clean and corrupted prompts, and every circuit"

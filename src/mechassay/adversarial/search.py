@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float
 
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.plan import BUDGET, RESTARTS, STARTS
+from mechassay.adversarial.options import BUDGET, RESTARTS, STARTS
 from mechassay.adversarial.pools import Pool, tokenized, worst_apart
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage

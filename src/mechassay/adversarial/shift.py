@@ -30,9 +30,9 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from mechassay.adversarial.jobs import found_circuit
-from mechassay.adversarial.plan import ShiftPlan
-from mechassay.adversarial.study import check_circuits, circuit_versions, task_plan
+from mechassay.adversarial.experiments import found_circuit
+from mechassay.adversarial.inputs import check_circuits, circuit_versions, task_plan
+from mechassay.adversarial.options import ShiftOptions
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods.method import check_pairing
@@ -48,7 +48,7 @@ from mechassay.results.records import Measure, Record, Selection, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import failures_table, framed
 from mechassay.results.text import plain_number
-from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, shown_model
+from mechassay.runs.experiment import Cell, Experiment, Worker, cell_name, made_by, shown_model
 from mechassay.stats.intervals import (
     LEVEL,
     Estimate,
@@ -247,24 +247,24 @@ class DistributionShift(Result, kind=KIND):
 
 
 @dataclass(frozen=True)
-class ShiftJob(ShiftPlan, Job):
-    """A cell is a circuit; see `ShiftPlan` for the fields."""
+class ShiftExperiment(ShiftOptions, Experiment):
+    """A cell is a circuit; see `ShiftOptions` for the fields."""
 
     command: ClassVar[tuple[str, ...]] = ("adversarial", "shift")
     grows: ClassVar[tuple[str, ...]] = ("circuits",)
 
-    def versions(self, bench: Bench) -> Mapping[str, Any]:
-        tasks = {name: task_plan(bench.task(text)) for name, text in self.kinds().items()}
-        return {**circuit_versions(bench.task(self.task), self.circuits), "prompts": tasks}
+    def versions(self, worker: Worker) -> Mapping[str, Any]:
+        tasks = {name: task_plan(worker.task(text)) for name, text in self.kinds().items()}
+        return {**circuit_versions(worker.task(self.task), self.circuits), "prompts": tasks}
 
-    def check(self, bench: Bench) -> None:
+    def check(self, worker: Worker) -> None:
         check_circuits(self.circuits)
         check_dtype(self.dtype)
         check_pairing(self.pairing)
-        task = bench.task(self.task)
+        task = worker.task(self.task)
         load_objective(self.objective or task.objective)
         for text in self.kinds().values():
-            bench.task(text)
+            worker.task(text)
 
     def kinds(self) -> dict[str, str]:
         """Kinds of prompts, and the task that makes each: home first.
@@ -286,17 +286,17 @@ class ShiftJob(ShiftPlan, Job):
         of = {"model": shown_model(self.model), "task": self.task}
         return [Cell(cell_name(text), {**of, "circuit": text}, "all") for text in self.circuits]
 
-    def run(self, cell: Cell, bench: Bench) -> Record:
+    def run(self, cell: Cell, worker: Worker) -> Record:
         begin = time.perf_counter()
-        model = bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
-        task = bench.task(self.task)
-        circuit = found_circuit(self, cell.of["circuit"], model, task, bench)
+        model = worker.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
+        task = worker.task(self.task)
+        circuit = found_circuit(self, cell.labels["circuit"], model, task, worker)
         random = Random(seed=self.seed).draw(model.graph).top(len(circuit.circuit))
         arms = [circuit.circuit, random, Circuit.empty(model.graph)]
         data: dict[str, Selection] = {}
         kinds: list[PromptKind] = []
         for name, text in self.kinds().items():
-            own = bench.task(text)
+            own = worker.task(text)
             pairs = own.pairs(
                 "test",
                 model,
@@ -305,9 +305,9 @@ class ShiftJob(ShiftPlan, Job):
                 seed=self.seed,
             )
             batch = model.batch(pairs)
-            values = evaluate(model, arms, batch, "kl", progress=bench.progress)
+            values = evaluate(model, arms, batch, "kl", progress=worker.progress)
             margins = evaluate(
-                model, Circuit.full(model.graph), batch, own.objective, progress=bench.progress
+                model, Circuit.full(model.graph), batch, own.objective, progress=worker.progress
             )
             right = (np.asarray(margins) > 0).astype(float)
             own_values, random_values, empty = np.asarray(values)
@@ -331,7 +331,7 @@ class ShiftJob(ShiftPlan, Job):
                 "method": Spec(name=circuit.text, args=about),
             },
             made_by(model, self.seed, data[HOME].hash),
-            cell=dict(cell.of),
+            cell=dict(cell.labels),
             spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=data,
         )

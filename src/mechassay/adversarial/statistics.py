@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.plan import LEAST_EFFECT
+from mechassay.adversarial.options import LEAST_EFFECT
 from mechassay.errors import BadUsage
 from mechassay.stats.bounds import PartialGrid
 from mechassay.stats.distribution import GROUP_PERCENTILES as MAP_PERCENTILES

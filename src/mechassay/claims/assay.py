@@ -1,6 +1,6 @@
 """From a claim to a verdict: run what its criteria ask for, and judge it by the records.
 
-Every step is a job in a folder of its own, so that what is done stays done: a step whose cells
+Every step is an experiment in a folder of its own, so that what is done stays done: a step whose cells
 all have records costs nothing, and a step that fails leaves its criteria NOT TESTED and the
 others as they are. The claims are written down before the first record, which is what makes
 predictions of them. Then `claims.link` judges; a reader's judgments may fill in the rest. The
@@ -36,7 +36,7 @@ from typing import Any
 import torch
 
 from mechassay.adversarial.divergence import arrow
-from mechassay.adversarial.jobs import AdversarialJob
+from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.spec import OURS, CircuitSpec, number_or_share
@@ -65,10 +65,10 @@ from mechassay.claims.record_rules import (
     records_below,
     task_name,
 )
-from mechassay.discovery.job import CircuitsJob
-from mechassay.discovery.study import forward_seconds
+from mechassay.discovery.experiment import CircuitsExperiment
+from mechassay.discovery.inputs import forward_seconds
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, MissingExtra
-from mechassay.measurement.job import MeasureJob
+from mechassay.measurement.experiment import MeasureExperiment
 from mechassay.measurement.measurement import Measurement
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
@@ -78,8 +78,8 @@ from mechassay.results.reading import recomputed
 from mechassay.results.records import Record, Table
 from mechassay.results.report import write_page
 from mechassay.runs.execute import Here, batches_of, done, prepare
+from mechassay.runs.experiment import cell_name, command_line
 from mechassay.runs.folder import RunFolder, read_run_file
-from mechassay.runs.job import cell_name, command_line
 from mechassay.tasks import MOST_PAIRS, load_task
 from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.display import BAR, OneLine, Progress, counted
@@ -303,7 +303,7 @@ class AssaySettings:
 
 @dataclass(frozen=True, repr=False)
 class AssayStep(OneLine):
-    """A job of an assay.
+    """An experiment of an assay.
 
     Attributes:
         folder: of its run.
@@ -314,7 +314,7 @@ class AssayStep(OneLine):
 
     name: str
     folder: Path
-    job: Any
+    experiment: Any
     criteria: tuple[str, ...]
     forwards: float
     copied: tuple[Path, Path] | None = None
@@ -322,12 +322,12 @@ class AssayStep(OneLine):
     @property
     def command(self) -> str:
         """What makes the same records by hand."""
-        return command_line(self.job, self.folder)
+        return command_line(self.experiment, self.folder)
 
     @property
     def is_done(self) -> bool:
         """Whether all its cells have records."""
-        return not batches_of(self.job, RunFolder(self.folder))
+        return not batches_of(self.experiment, RunFolder(self.folder))
 
 
 class ClaimSteps:
@@ -389,10 +389,10 @@ class ClaimSteps:
     # What circuits are measured by
 
     @cached_property
-    def _base(self) -> CircuitsJob:
+    def _base(self) -> CircuitsExperiment:
         """Measures the circuit on the claim's task; the other steps change it."""
         settings, claim = self.settings, self.claim
-        return CircuitsJob(
+        return CircuitsExperiment(
             models=(claim.model,),
             tasks=(claim.task,),
             methods=(claim.ranking,) if self.by_method else (),
@@ -423,20 +423,20 @@ class ClaimSteps:
 
     def _circuits(self, name: str, criteria: str, **changes: Any) -> AssayStep:
         """A step that measures the scores again."""
-        job = replace(self._base, **{"methods": (), "scores": (self.scores,), **changes})
+        experiment = replace(self._base, **{"methods": (), "scores": (self.scores,), **changes})
         forwards = float(n_circuits(name, self.claim) * self.settings.limit)
-        return AssayStep(name, self.folder / name, job, tuple(criteria.split()), forwards)
+        return AssayStep(name, self.folder / name, experiment, tuple(criteria.split()), forwards)
 
     def _own(self) -> AssayStep:
         minimality = f"{self._at('minimality')},most={self.settings.left_out}"
-        job = replace(self._base, metrics=(*self._base.metrics, minimality))
+        experiment = replace(self._base, metrics=(*self._base.metrics, minimality))
         n = n_circuits(OWN, self.claim, self.settings.left_out)
         forwards = float(n * self.settings.limit)
         if self.by_method:
             method = METHODS.make(self.claim.ranking)
             forwards += method.forwards(self.graph, self.settings.train_limit)
         criteria = ("I1", "I2", "I4", "I5", "C4", "M1", "M3", "E1", "E4", "E5")
-        return AssayStep(OWN, self.folder / OWN, job, criteria, forwards)
+        return AssayStep(OWN, self.folder / OWN, experiment, criteria, forwards)
 
     def _again(self) -> list[AssayStep]:
         other, seed = other_ablation(self.claim), self.settings.seed
@@ -477,28 +477,32 @@ class ClaimSteps:
         method, task = stated.method or claim.ranking, stated.task or claim.task
         load_task(task)
         about = {"tasks": (task,), "methods": (method,), "scores": (), "stage": "localize"}
-        job = replace(self._base, **about)
+        experiment = replace(self._base, **about)
         folder = self.folder / "alternative-found"
         forwards = METHODS.make(method).forwards(self.graph, self.settings.train_limit)
-        scores = RunFolder(folder).scores_file(job.cells()[0].name.removesuffix(".scores"))
-        step = AssayStep(folder.name, folder, job, tuple(criteria.split()), float(forwards))
+        scores = RunFolder(folder).scores_file(experiment.cells()[0].name.removesuffix(".scores"))
+        step = AssayStep(folder.name, folder, experiment, tuple(criteria.split()), float(forwards))
         return [step, replace(beside, copied=(scores, file))]
 
     def _truth(self) -> AssayStep:
-        job = replace(self._base, models=(ALL_TRUTHS,), tasks=(), metrics=(), dtype="float32")
-        forwards = SMALL * len(job.models) * n_circuits("", self.claim) * self.settings.limit
-        return AssayStep("truth", self.folder / "truth", job, ("M4", "M5"), forwards)
+        experiment = replace(
+            self._base, models=(ALL_TRUTHS,), tasks=(), metrics=(), dtype="float32"
+        )
+        forwards = SMALL * len(experiment.models) * n_circuits("", self.claim) * self.settings.limit
+        return AssayStep("truth", self.folder / "truth", experiment, ("M4", "M5"), forwards)
 
     def _other_family(self) -> AssayStep:
-        job = replace(self._base, models=(self.claim.other_model,))
+        experiment = replace(self._base, models=(self.claim.other_model,))
         method = METHODS.make(self.claim.ranking)
         forwards = float(n_circuits("", self.claim) * self.settings.limit)
         forwards += method.forwards(self.graph, self.settings.train_limit)
-        return AssayStep("other-family", self.folder / "other-family", job, ("E6",), forwards)
+        return AssayStep(
+            "other-family", self.folder / "other-family", experiment, ("E6",), forwards
+        )
 
     def _adversarial(self) -> AssayStep:
         settings, claim = self.settings, self.claim
-        job = AdversarialJob(
+        experiment = AdversarialExperiment(
             claim.model,
             claim.task,
             (self._file,),
@@ -511,13 +515,13 @@ class ClaimSteps:
         )
         pairs = settings.grid**2
         folder = self.folder / ADVERSARIAL
-        return AssayStep(ADVERSARIAL, folder, job, ("E5",), 3.0 * pairs)
+        return AssayStep(ADVERSARIAL, folder, experiment, ("E5",), 3.0 * pairs)
 
     def _measure(self, name: str, metrics: tuple[str, ...], criteria: tuple[str, ...]) -> AssayStep:
         settings, claim = self.settings, self.claim
         methods = (claim.ranking, settings.other_method) if name == "convergence" else ()
         n_prompts = min(settings.limit, SCALED_ON) if name == "graded" else settings.limit
-        job = MeasureJob(
+        experiment = MeasureExperiment(
             metrics,
             (claim.model,),
             (claim.task,),
@@ -537,7 +541,7 @@ class ClaimSteps:
         forwards = costs.get(name, 0.0)
         for method in methods:
             forwards += METHODS.make(method).forwards(self.graph, settings.train_limit)
-        return AssayStep(name, self.folder / name, job, criteria, forwards)
+        return AssayStep(name, self.folder / name, experiment, criteria, forwards)
 
 
 SECONDS = "seconds.json"
@@ -691,7 +695,7 @@ class Assay:
             head = f"{place}/{len(steps)} {step.name} ({', '.join(step.criteria)})"
             if step not in open_steps:
                 # Its records are of this claim and of these settings, or the folder is refused.
-                prepare(step.job, step.folder, device=self.device, progress=self.progress)
+                prepare(step.experiment, step.folder, device=self.device, progress=self.progress)
                 say(f"{head}: done before")
                 continue
             rest = f", about {_minutes(left * run_for / spent)} left" if spent else ""
@@ -719,18 +723,18 @@ class Assay:
                 return f"{folder} is not there, as no step found it."
             shutil.copyfile(folder, file)
         try:
-            bench = prepare(
-                step.job, step.folder, device=self.device, progress=self.progress, here=True
+            worker = prepare(
+                step.experiment, step.folder, device=self.device, progress=self.progress, here=True
             )
         except MissingExtra as error:
             return str(error)
         try:
-            results = done(step.job, bench, Here())
+            results = done(step.experiment, worker, Here())
         except DiskFull:
             raise
         except MechassayError as error:
             return str(error)
-        step.job.report(results)
+        step.experiment.report(results)
         lacking = [failure for failure in results.failures if failure.status == "failed"]
         return lacking[0].message if lacking else ""
 

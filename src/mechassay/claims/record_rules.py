@@ -40,7 +40,7 @@ from mechassay.models.sources import UNTRAINED
 from mechassay.prompts.rows import FILES
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Record
-from mechassay.runs.job import cell_name
+from mechassay.runs.experiment import cell_name
 from mechassay.stats.distribution import SIDES
 from mechassay.stats.intervals import (
     LEVEL,

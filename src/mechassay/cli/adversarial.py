@@ -6,16 +6,21 @@ from typing import Annotated
 
 import typer
 
-from mechassay.adversarial.plan import AdversarialPlan, PaperPlan, SearchPlan, ShiftPlan
+from mechassay.adversarial.options import (
+    AdversarialOptions,
+    PaperOptions,
+    SearchOptions,
+    ShiftOptions,
+)
 from mechassay.cli.command import command
 
 app = typer.Typer(
     help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True
 )
-app.command("run")(command(AdversarialPlan))
-app.command("paper")(command(PaperPlan))
-app.command("search")(command(SearchPlan))
-app.command("shift")(command(ShiftPlan))
+app.command("run")(command(AdversarialOptions))
+app.command("paper")(command(PaperOptions))
+app.command("search")(command(SearchOptions))
+app.command("shift")(command(ShiftOptions))
 
 
 @app.command("bound")

@@ -13,7 +13,7 @@ import typer
 from mechassay.circuits.methods import RECOMMENDED
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, tell
-from mechassay.discovery.plan import CircuitsPlan
+from mechassay.discovery.options import CircuitsOptions
 from mechassay.utils.display import counted
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ TO_FIND = ("train_split", "pairing", "max_minutes", "even_at_chance")
 
 app.command("run")(
     command(
-        CircuitsPlan,
+        CircuitsOptions,
         help="Find circuits with one or more methods, evaluate them, and write an HTML report."
         " Several models and tasks are compared in one table. For models whose circuit is known,"
         " the report also shows how well each method recovers it.",
@@ -114,7 +114,7 @@ app.command("run")(
 )
 app.command("localize")(
     command(
-        CircuitsPlan,
+        CircuitsOptions,
         help="Score edges, nodes or neurons with every method; `evaluate` then takes the folder.",
         without=("scores", "stage", *TO_MEASURE),
         defaults={"methods": (RECOMMENDED,), "stage": "localize"},
@@ -123,14 +123,14 @@ app.command("localize")(
 
 
 def _files(typed: dict[str, Any]) -> dict[str, Any]:
-    from mechassay.discovery.job import score_files
+    from mechassay.discovery.experiment import score_files
 
     return {**typed, "scores": score_files([Path(name) for name in typed["scores"]])}
 
 
 app.command("evaluate")(
     command(
-        CircuitsPlan,
+        CircuitsOptions,
         help="Measure the faithfulness of circuits cut from score files, or from those in the"
         " folder of `circuits localize`.",
         without=("methods", "stage", *TO_FIND),

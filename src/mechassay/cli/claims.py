@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mechassay.cli.command import HOW, DeviceOption, DtypeOption, command, seed_option
-from mechassay.judges.plan import AssessPlan
+from mechassay.judges.options import AssessOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(help="Judge claims about mechanisms.", no_args_is_help=True)
-app.command("assess")(command(AssessPlan, arguments=("source",)))
+app.command("assess")(command(AssessOptions, arguments=("source",)))
 
 PAPER = "an arXiv or OpenReview id, an address, or a file (.pdf, .html, .md, .txt)"
 DocumentsOption = Annotated[

@@ -1,7 +1,7 @@
-"""A command made of a plan: its options are the plan's fields, and where the job is run.
+"""A command made of a plan: its options are the plan's fields, and where the experiment is run.
 
 Help, flags and defaults stand in the plan alone (`runs.options.Option`). Names are checked before
-the job and what it needs are imported (`cli.names`), choices by the job; messages have the nearest
+the experiment and what it needs are imported (`cli.names`), choices by the experiment; messages have the nearest
 valid one. Shells complete both.
 """
 
@@ -19,7 +19,7 @@ import typer
 
 from mechassay.cli.names import ENGINES, check_names, known_names
 from mechassay.errors import BadUsage, one_of
-from mechassay.runs import JOBS, options
+from mechassay.runs import EXPERIMENTS, options
 from mechassay.runs.options import Option, options_of
 
 HOW, WHERE = "How", "Where it runs"
@@ -103,10 +103,10 @@ RUNNER: Mapping[str, Any] = {
         _where("--only-plan", help="Write plan.json and exit; then use `mechassay run-cells`."),
     ],
 }
-"""Where a job is run; the same for every job."""
+"""Where an experiment is run; the same for every experiment."""
 
 PLANNED: ContextVar[Callable[[Any, str], None] | None] = ContextVar("planned", default=None)
-"""What is done with a job and its device in place of running it (`mechassay plan`)."""
+"""What is done with an experiment and its device in place of running it (`mechassay plan`)."""
 
 PANELS = {"planned": HOW, "free": "Limits", "secret": "Private data"}
 """Panels of the help, by role, in their order. What is required, what `Option.first` says and
@@ -136,15 +136,15 @@ def command(
     defaults: Mapping[str, Any] | None = None,
     change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Callable[..., None]:
-    """A function for Typer that runs the job of a plan, which is imported then.
+    """A function for Typer that runs the experiment of a plan, which is imported then.
 
     Args:
-        plan: the fields, and as `kind` the job's name in `JOBS`; the job itself if it is one class.
+        plan: the fields, and as `kind` the experiment's name in `EXPERIMENTS`; the experiment itself if it is one class.
         help: of the command; the first paragraph of the plan's docstring by default.
         without: fields that are no options.
         arguments: fields that are typed without a name, and have to be given.
         defaults: other defaults than the plan's.
-        change: what was typed, by field, before the job is made of it.
+        change: what was typed, by field, before the experiment is made of it.
     """
     parameters, hints = _parameters(plan, without, arguments, dict(defaults or {}))
     fixed = {name: value for name, value in (defaults or {}).items() if name in without}
@@ -158,15 +158,15 @@ def command(
         if where["engine"]:
             one_of("engine", where["engine"], ENGINES)
         _check_typed(plan, fields, here=where["engine"] != "ray" and not where["only_plan"])
-        job = JOBS.load(plan.kind)(**change(fields))
+        experiment = EXPERIMENTS.load(plan.kind)(**change(fields))
         if (planned := PLANNED.get()) is not None:
-            planned(job, str(where["device"]))
+            planned(experiment, str(where["device"]))
             return
         from mechassay.cli.execution import execute
         from mechassay.models.computing import computing
 
         with computing(where.pop("tf32"), compiled=where.pop("compiled")):
-            execute(job, **where)
+            execute(experiment, **where)
 
     described = help or inspect.cleandoc(plan.__doc__ or "").split("\n\n")[0]
     run.__doc__ = described.replace("\n", " ")
@@ -177,7 +177,7 @@ def command(
 
 
 def _check_typed(plan: type[Any], fields: Mapping[str, Any], *, here: bool) -> None:
-    """Refuse names that nobody knows; models last, and only where the job is run here."""
+    """Refuse names that nobody knows; models last, and only where the experiment is run here."""
     kinds = {name: about.complete for name, about in options_of(plan).items() if name in fields}
     for name, kind in sorted(kinds.items(), key=lambda item: item[1] == "models"):
         value = fields[name]

@@ -1,4 +1,4 @@
-"""Running a job from the command line: where its cells are done, and what is printed."""
+"""Running an experiment from the command line: where its cells are done, and what is printed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,20 @@ from mechassay.results.report import alignment_lines
 from mechassay.results.sections import failed_checks
 from mechassay.runs import COSTS
 from mechassay.runs.execute import Executor, Here, Processes, Ray, batches_of, done, prepare
+from mechassay.runs.experiment import (
+    Cell,
+    Interrupted,
+    Results,
+    Worker,
+    default_folder,
+    experiment_of,
+)
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Cell, Interrupted, Results, default_folder, job_of
 from mechassay.utils.display import counted
 
 
 def execute(
-    job: Any,
+    experiment: Any,
     *,
     output: Path | None,
     device: str,
@@ -36,7 +43,7 @@ def execute(
     num_gpus: float,
     only_plan: bool,
 ) -> None:
-    """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed.
+    """Run an experiment, print its results and the paths of its pages, and exit with 1 if a cell failed.
 
     Args:
         output: None: see `default_folder`.
@@ -47,43 +54,45 @@ def execute(
         check_device(device)
     if device_map:
         read_device_map(device_map)
-    output = output or default_folder(job)
+    output = output or default_folder(experiment)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        bench = prepare(job, output, device=device, device_map=device_map, here=here)
+        worker = prepare(experiment, output, device=device, device_map=device_map, here=here)
     for warning in caught:
         typer.echo(f"note: {warning.message}", err=True)
-    for note in job.notes():
+    for note in experiment.notes():
         typer.echo(f"note: {note}", err=True)
     if only_plan:
-        n = len(batches_of(job, bench.folder))
+        n = len(batches_of(experiment, worker.folder))
         batches = counted(n, "batch", "batches")
         typer.echo(f"{output}: {batches} to do: mechassay run-cells {output} --part 1/{n}")
         return
     if here:
-        measured = print_cost(job, bench, workers)
+        measured = print_cost(experiment, worker, workers)
         executor = Here(measured) if isinstance(executor, Here) else executor
     try:
-        results = done(job, bench, executor)
+        results = done(experiment, worker, executor)
     except Interrupted as stopped:
         # The common message, that the same command goes on, is not for such a cell.
         typer.echo(f"mechassay: interrupted; {stopped}", err=True)
         raise SystemExit(stopped.code) from None
-    finish(job, results)
+    finish(experiment, results)
 
 
-def print_cost(job: Any, bench: Bench, n_processes: int = 1) -> Callable[[Cell, float], None]:
+def print_cost(
+    experiment: Any, worker: Worker, n_processes: int = 1
+) -> Callable[[Cell, float], None]:
     """Print the cost of the remaining cells in one line, if the kind of run has an estimate.
 
     Returns:
         A function of a cell and its seconds, which corrects the estimate after the first cell.
     """
-    left = [cell for batch in batches_of(job, bench.folder) for cell in batch]
-    if not left or job.kind not in COSTS:
+    left = [cell for batch in batches_of(experiment, worker.folder) for cell in batch]
+    if not left or experiment.kind not in COSTS:
         return lambda *_: None
-    cost_of = COSTS.load(job.kind)
+    cost_of = COSTS.load(experiment.kind)
     try:
-        cost = replace(cost_of(job, left, bench.device), processes=n_processes)
+        cost = replace(cost_of(experiment, left, worker.device), processes=n_processes)
     except MechassayError as error:
         # What is wrong is for the cells to say; those of other models may be done.
         typer.echo(f"plan: not known before it is run: {first_line(error)}", err=True)
@@ -97,7 +106,7 @@ def print_cost(job: Any, bench: Bench, n_processes: int = 1) -> Callable[[Cell, 
             return
         from mechassay.runs.costs import RANGE_MEASURED, duration
 
-        once = cost_of(job, [cell], bench.device).cell_seconds
+        once = cost_of(experiment, [cell], worker.device).cell_seconds
         rest = cost.cell_seconds - once
         if not once or rest <= 0:
             return  # Calculations are estimated at 0 s: they correct nothing, and need no estimate.
@@ -109,15 +118,15 @@ def print_cost(job: Any, bench: Bench, n_processes: int = 1) -> Callable[[Cell, 
     return measured
 
 
-def finish(job: Any, results: Results) -> None:
+def finish(experiment: Any, results: Results) -> None:
     """Print and write what there is; exit with 1 if a cell or a control failed."""
     wrong = [(record, text) for record in results.records for text in failed_checks(record)]
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
-    job.show(results, standard_output())
+    experiment.show(results, standard_output())
     for line in alignment_lines(results.records):
         typer.echo(f"note: {line}", err=True)
-    typer.echo(f"Report: {job.report(results)}")
+    typer.echo(f"Report: {experiment.report(results)}")
     failed = [failure for failure in results.failures if failure.status == "failed"]
     for failure in failed:
         cell = ", ".join(dict.fromkeys(failure.cell.values()))
@@ -138,6 +147,6 @@ def executor_of(engine: str, workers: int, address: str, num_gpus: float) -> Exe
     return Here() if chosen == "here" else Processes(workers)
 
 
-def stored_job(folder: Path, **changes: Any) -> Any:
-    """The job of a folder; see `job_of`."""
-    return job_of(RunFolder.existing(folder).plan(), **changes)
+def stored_experiment(folder: Path, **changes: Any) -> Any:
+    """The experiment of a folder; see `experiment_of`."""
+    return experiment_of(RunFolder.existing(folder).plan(), **changes)

@@ -11,12 +11,12 @@ from mechassay.cli.command import DeviceOption, DtypeOption, command, seed_optio
 from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, say, show_columns, tell
 from mechassay.gym.names import ALL_TASKS, task_names
-from mechassay.gym.plan import TASKS, DirectionsPlan, GymCheckPlan, GymPlan
+from mechassay.gym.options import TASKS, DirectionsOptions, GymCheckOptions, GymOptions
 
 app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
-app.command("run")(command(GymPlan))
-app.command("evaluate")(command(DirectionsPlan, arguments=("directions",)))
-app.command("check")(command(GymCheckPlan))
+app.command("run")(command(GymOptions))
+app.command("evaluate")(command(DirectionsOptions, arguments=("directions",)))
+app.command("check")(command(GymCheckOptions))
 
 
 @app.command("validate")

@@ -112,7 +112,7 @@ def app_for(words: list[str]) -> typer.Typer:
         first = f"Start with: mechassay {FIRST[name]}"
         app.add_typer(group, name=name, help=about, epilog=first, rich_help_panel=_panel(name))
     # Kinds of run that other packages registered; each is a group with the command `run`.
-    added = {point.name for point in entry_points(group="mechassay.jobs")}
+    added = {point.name for point in entry_points(group="mechassay.experiments")}
     for name in added - set(GROUPS):
         group = _group_of(name) if name in words else _unnamed()
         app.add_typer(group, name=name, help="Of another package.", rich_help_panel=OTHERS)
@@ -138,10 +138,10 @@ def _add(app: typer.Typer, name: str, function: Callable[..., None], **more: Any
 
 def _group_of(kind: str) -> typer.Typer:
     from mechassay.cli.command import command
-    from mechassay.runs import JOBS
+    from mechassay.runs import EXPERIMENTS
 
     group = _unnamed()
-    group.command("run")(command(JOBS.load(kind)))
+    group.command("run")(command(EXPERIMENTS.load(kind)))
     return group
 
 

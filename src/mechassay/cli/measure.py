@@ -9,10 +9,10 @@ import typer
 from mechassay.cli.command import command, seed_option
 from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, show_columns
-from mechassay.measurement.plan import MeasurePlan
+from mechassay.measurement.options import MeasureOptions
 
 app = typer.Typer(help="Whether measurements can be trusted.", no_args_is_help=True)
-app.command("run")(command(MeasurePlan, arguments=("metrics",)))
+app.command("run")(command(MeasureOptions, arguments=("metrics",)))
 
 
 @app.command("list")

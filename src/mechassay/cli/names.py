@@ -1,7 +1,7 @@
 """Names as they are typed: what shells offer for them, and what is refused before anything loads.
 
 What a name may stand for is known by the registries alone. Settings behind a name are checked by
-the job.
+the experiment.
 """
 
 from __future__ import annotations

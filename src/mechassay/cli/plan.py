@@ -1,6 +1,6 @@
 """`mechassay plan COMMAND...`: what another command would take, before anything is loaded.
 
-The rest of the line is read by the command itself, with its own options; its job is not run.
+The rest of the line is read by the command itself, with its own options; its experiment is not run.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def plan_command(app_for: Callable[[list[str]], typer.Typer]) -> Callable[..., N
         _check_planned(words)
         costs: list[Cost] = []
 
-        def planned(job: Any, device: str) -> None:
-            costs.append(COSTS.load(job.kind)(job, job.cells(), device))
+        def planned(experiment: Any, device: str) -> None:
+            costs.append(COSTS.load(experiment.kind)(experiment, experiment.cells(), device))
 
         token = PLANNED.set(planned)
         try:
@@ -55,7 +55,7 @@ def plan_command(app_for: Callable[[list[str]], typer.Typer]) -> Callable[..., N
 
 
 def _check_planned(words: list[str]) -> None:
-    """Refuse a command that is no job, or one whose cost nobody knows: it would be run.
+    """Refuse a command that is no experiment, or one whose cost nobody knows: it would be run.
 
     Raises:
         UnknownName: it is.

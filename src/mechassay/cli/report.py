@@ -25,17 +25,17 @@ def report(
     The index has a row for each result, which leads to its run's report. It can be sorted and
     filtered.
     """
-    from mechassay.cli.execution import finish, stored_job
+    from mechassay.cli.execution import finish, stored_experiment
     from mechassay.errors import BadFile
     from mechassay.results.report import runs_below, write_each_table, write_index
+    from mechassay.runs.experiment import Results
     from mechassay.runs.folder import RunFolder
-    from mechassay.runs.job import Results
 
     if not (folder / "plan.json").is_file() and next(runs_below(folder), None) is not None:
         typer.echo(f"Index: {write_index(folder)}")
         return
-    job = stored_job(folder)
-    results = Results.stored(job, RunFolder(folder))
+    experiment = stored_experiment(folder)
+    results = Results.stored(experiment, RunFolder(folder))
     if not results.records:
         refused = [
             failure.message for failure in results.failures if failure.error == BadFile.__name__
@@ -44,7 +44,7 @@ def report(
     if tables is not None:
         written = write_each_table(tables, results.contents)
         typer.echo(f"{tables}: {counted(len(written), 'table')}, as CSV and LaTeX")
-    finish(job, results)
+    finish(experiment, results)
 
 
 def run_cells(
@@ -58,23 +58,23 @@ def run_cells(
     ] = None,
 ) -> None:
     """Do a part of the cells of a folder, as in an array job; `mechassay report` then shows all."""
-    from mechassay.cli.execution import stored_job
+    from mechassay.cli.execution import stored_experiment
     from mechassay.models.computing import computing
     from mechassay.runs.execute import Here, batches_of, part_of, prepare
 
     secrets = {} if private_seed is None else {"private_seed": private_seed}
-    job = stored_job(folder, **secrets)
-    # The parts are those of the whole job, whatever is done already.
-    every = batches_of(job)
-    bench = prepare(job, folder, device=device)
+    experiment = stored_experiment(folder, **secrets)
+    # The parts are those of the whole experiment, whatever is done already.
+    every = batches_of(experiment)
+    worker = prepare(experiment, folder, device=device)
     mine = part_of(every, part)
     with computing(tf32, compiled=compiled):
-        Here().map(job, mine, bench)
+        Here().map(experiment, mine, worker)
     failed = [
         failure
         for cells in mine
         for cell in cells
-        if (failure := bench.folder.failure(cell.name)) and failure.status == "failed"
+        if (failure := worker.folder.failure(cell.name)) and failure.status == "failed"
     ]
     n = sum(map(len, mine))
     typer.echo(f"{folder}: part {part}, {counted(n, 'cell')}, {len(failed):,} failed")

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from mechassay.cli.command import command
-from mechassay.reproduction.plan import ReproductionPlan
+from mechassay.reproduction.options import ReproductionOptions
 
-reproduce = command(ReproductionPlan, arguments=("paper",))
+reproduce = command(ReproductionOptions, arguments=("paper",))

@@ -9,10 +9,10 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, show
-from mechassay.saes.plan import SAEPlan
+from mechassay.saes.options import SAEOptions
 
 app = typer.Typer(help="Sparse autoencoders: dictionaries of features.", no_args_is_help=True)
-app.command("train")(command(SAEPlan))
+app.command("train")(command(SAEOptions))
 
 
 @app.command("show")

@@ -9,11 +9,11 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, show, tell
-from mechassay.variables.plan import AlignmentsPlan, VariablesPlan
+from mechassay.variables.options import AlignmentsOptions, VariablesOptions
 
 app = typer.Typer(help="Locate causal variables in features of a model.", no_args_is_help=True)
-app.command("run")(command(VariablesPlan))
-app.command("evaluate")(command(AlignmentsPlan, arguments=("alignments",)))
+app.command("run")(command(VariablesOptions))
+app.command("evaluate")(command(AlignmentsOptions, arguments=("alignments",)))
 
 
 @app.command("list")

@@ -23,8 +23,8 @@ from jaxtyping import Bool, Float
 from scipy.stats import norm
 
 from mechassay.errors import BadUsage, one_of
+from mechassay.interventions.options import Direction
 from mechassay.interventions.patch_verdict import ALL_PROMPTS, COLUMNS, EXACT, verdict
-from mechassay.interventions.plan import Direction
 from mechassay.interventions.site import Part
 from mechassay.models.objectives import least_size
 from mechassay.results.measures import measure_texts

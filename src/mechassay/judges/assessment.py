@@ -43,7 +43,7 @@ from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, Rater, 
 from mechassay.claims.rubric import RUBRIC, Rubric, load_rubric
 from mechassay.errors import BadFile, BadUsage, NoAnswer, one_of
 from mechassay.judges.judge import Judge, ask
-from mechassay.judges.plan import LONGEST, MOST_TOKENS, TRIES, Steps, Theory
+from mechassay.judges.options import LONGEST, MOST_TOKENS, TRIES, Steps, Theory
 from mechassay.judges.requests import (
     Exchange,
     JudgeRequest,

@@ -24,7 +24,7 @@ from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments
 from mechassay.claims.rubric import JUDGED, Rubric, Status, claim_score
 from mechassay.errors import BadUsage, one_of
 from mechassay.judges.leak_audit import Spare, audit, changed, objections, spared_claims
-from mechassay.judges.plan import Calibration
+from mechassay.judges.options import Calibration
 from mechassay.judges.voting import AGGREGATES, LIKE, Aggregate, aggregated, step_input, vote
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Record, Spec, Table, provenance

@@ -41,7 +41,7 @@ from mechassay.errors import (
     first_line,
     one_of,
 )
-from mechassay.judges.plan import TRIES, Effort
+from mechassay.judges.options import TRIES, Effort
 from mechassay.judges.requests import (
     BYTES_PER_TOKEN,
     UNCLEAR,

@@ -29,7 +29,7 @@ from mechassay.claims.judgments import Judgments, read_judgments
 from mechassay.claims.pages import rubric_of
 from mechassay.claims.rubric import Rubric, load_rubric, tier_of
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.judges.job import AssessJob, judgments_file, records_of
+from mechassay.judges.experiment import AssessExperiment, judgments_file, records_of
 from mechassay.judges.pages import FINAL_RUN, draw_scores, score_or_dash
 from mechassay.judges.reference_labels import ReferenceLabels
 from mechassay.judges.voting import Aggregate, vote
@@ -50,8 +50,8 @@ from mechassay.results.records import Record, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import framed
 from mechassay.results.text import plain_number
+from mechassay.runs.experiment import Results, experiment_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Results, job_of
 from mechassay.utils.display import counted
 
 SPENT = ("requests", "input_tokens", "output_tokens", "cost", "seconds")
@@ -97,23 +97,23 @@ def read_judged_run(folder: Path) -> JudgedRun:
         BadUsage: the folder is of another kind of run. BadFile: it holds no run.
     """
     stored = RunFolder.existing(folder)
-    job = job_of(stored.plan())
-    if not isinstance(job, AssessJob):
-        raise BadUsage(f"{folder} holds a run of the kind {job.kind}, not of claims assess.")
-    results = Results.stored(job, stored)
-    paper, records = Path(job.source).stem, records_of(results)
+    experiment = experiment_of(stored.plan())
+    if not isinstance(experiment, AssessExperiment):
+        raise BadUsage(f"{folder} holds a run of the kind {experiment.kind}, not of claims assess.")
+    results = Results.stored(experiment, stored)
+    paper, records = Path(experiment.source).stem, records_of(results)
     if not records:
         why = "; ".join(failure.message for failure in results.failures) or "nothing was run"
-        return JudgedRun(paper, job.judge.partition(":")[2], job.effort, why=why)
+        return JudgedRun(paper, experiment.judge.partition(":")[2], experiment.effort, why=why)
     last = records[0].cell["run"]
     own = [record for record in records if record.cell["run"] == last]
     judge, prompt = records[0].specs["judge"], records[0].specs["prompt"]
     systems = [record for _, record in results.done]
-    name = next(cell.name for cell, _ in results.done if cell.of["run"] == last)
+    name = next(cell.name for cell, _ in results.done if cell.labels["run"] == last)
     return JudgedRun(
         paper,
         judge.name,
-        job.effort,
+        experiment.effort,
         f"{prompt.name}@{prompt.version}",
         str(judge.args["followed_by"]),
         read_judgments(judgments_file(folder, name)),

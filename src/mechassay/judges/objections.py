@@ -35,7 +35,7 @@ from mechassay.claims.rubric import JUDGED, Status
 from mechassay.errors import BadUsage
 from mechassay.judges.judge import Judge, ask
 from mechassay.judges.leak_audit import SPARES, Spare, claim_for_auditor, leaking, spared_claims
-from mechassay.judges.plan import LONGEST, MOST_TOKENS, TRIES, Calibration
+from mechassay.judges.options import LONGEST, MOST_TOKENS, TRIES, Calibration
 from mechassay.judges.requests import Exchange, JudgeRequest, answer_form, read_answer
 from mechassay.results.records import Stored
 from mechassay.utils.display import SILENT, OneLine, Progress

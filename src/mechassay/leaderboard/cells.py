@@ -43,8 +43,8 @@ from mechassay.results.curves import CONTROL
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Number, Record, Stored
 from mechassay.results.text import seconds
+from mechassay.runs.experiment import command_line, experiment_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import command_line, job_of
 from mechassay.stats.bootstrap import LEAST
 from mechassay.stats.bounds import decimal, first_that, grid_rank, smallest_rank
 from mechassay.stats.intervals import LEVEL
@@ -480,7 +480,7 @@ def _settings(record: Record, role: str) -> str:
 def _command(run: Path) -> str:
     """The command of a run; "" where its plan is of another version or has no command."""
     try:
-        return command_line(job_of(RunFolder(run).plan()), Path(run.name))
+        return command_line(experiment_of(RunFolder(run).plan()), Path(run.name))
     except (MechassayError, TypeError):
         return ""
 

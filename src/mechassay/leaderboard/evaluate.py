@@ -38,9 +38,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, first_line
-from mechassay.gym.jobs import DirectionsJob
+from mechassay.gym.experiments import DirectionsExperiment
 from mechassay.leaderboard.cells import COPY, RUNS, BoardCell, read_cells
 from mechassay.leaderboard.recomputation import CIRCUITS, GIVEN
 from mechassay.leaderboard.rules import board_rules
@@ -57,14 +57,14 @@ from mechassay.leaderboard.track import (
 )
 from mechassay.results.records import Failure, Measure, Record
 from mechassay.runs.execute import CellLimits, Executor, Processes, batches_of, prepare
+from mechassay.runs.experiment import Results, Worker, cell_name
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Results, cell_name
 from mechassay.stats.chance import DRAWS_PER_TRY
 from mechassay.tasks.task import PRIVATE
 from mechassay.truth.ground_truth import is_truth
 from mechassay.utils.display import BAR, Progress, interval, number
 from mechassay.utils.files import Problems, write_text
-from mechassay.variables.jobs import AlignmentsJob
+from mechassay.variables.experiments import AlignmentsExperiment
 
 PRIVATE_RUNS = "private"
 """The folder of private runs, beside the file of seeds."""
@@ -251,38 +251,38 @@ class Evaluation:
         ]
 
 
-def jobs_of(
+def experiments_of(
     submission: Submission, track: BoardTrack, seed: PrivateSeed | None = None
 ) -> Iterator[tuple[str, SplitName, Any]]:
-    """The jobs that evaluate a submission: the name of each run, its split, and the job.
+    """The experiments that evaluate a submission: the name of each run, its split, and the experiment.
 
     Args:
         seed: of private examples; without it the private split is left out.
     """
     for part in submission.parts:
-        yield _named(part, TEST, job_of_part(part, submission.folder, track))
+        yield _named(part, TEST, experiment_of_part(part, submission.folder, track))
         if submission.kind == "circuits" and track.has_adversarial(part.model, part.task):
             place = submission.folder / part.path, track.loaded_from(part.model), part.task
-            job = track.adversarial.job(*place, track.dtype, track.seed)
-            yield _named(part, TEST, job, "adversarial")
+            experiment = track.adversarial.experiment(*place, track.dtype, track.seed)
+            yield _named(part, TEST, experiment, "adversarial")
     if seed is None or PRIVATE not in track.splits:
         return
     for part in submission.parts:
         if part.form != "directions":  # Sentences of gym tasks are public.
-            job = job_of_part(part, submission.folder, track, seed)
-            yield _named(part, PRIVATE, job, f"{PRIVATE}-{seed.epoch}")
+            experiment = experiment_of_part(part, submission.folder, track, seed)
+            yield _named(part, PRIVATE, experiment, f"{PRIVATE}-{seed.epoch}")
 
 
 def _named(
-    part: SubmissionPart, split: SplitName, job: Any, begins: str = TEST
+    part: SubmissionPart, split: SplitName, experiment: Any, begins: str = TEST
 ) -> tuple[str, SplitName, Any]:
-    """A job with its split and the name of its run, which ends in a hash of the track's settings.
+    """An experiment with its split and the name of its run, which ends in a hash of the track's settings.
 
     Under another track a part has another run, and its earlier numbers stay.
     """
     settings = {
-        field.name: getattr(job, field.name)
-        for field in dataclasses.fields(job)
+        field.name: getattr(experiment, field.name)
+        for field in dataclasses.fields(experiment)
         if field.name not in (*GIVEN, CIRCUITS, "private_seed")
     }
     text = json.dumps(settings, sort_keys=True, default=list)
@@ -290,7 +290,7 @@ def _named(
     return (
         cell_name(begins, *filter(None, (part.model, part.task, part.variable)), digest),
         split,
-        job,
+        experiment,
     )
 
 
@@ -298,21 +298,21 @@ MANY_ROWS = 10
 """Rows of a board that a cell on a ground truth may be the best of, see `stats.chance`."""
 
 
-def job_of_part(
+def experiment_of_part(
     part: SubmissionPart, folder: Path, track: BoardTrack, seed: PrivateSeed | None = None
 ) -> Any:
-    """The job that evaluates one part of a submission.
+    """The experiment that evaluates one part of a submission.
 
     Args:
         folder: of the submission.
-        seed: of private examples; without it the job is about the public ones.
+        seed: of private examples; without it the experiment is about the public ones.
     """
     model, path, n = track.loaded_from(part.model), str(folder / part.path), track.examples_of
     if part.form == "directions":
         # Regions are chosen on as many items as the directions are tested on.
         limits = {"validation_limit": n(part.task), "test_limit": n(part.task)}
         precision: dict[str, Any] = {"dtype": track.dtype, "seed": track.seed}
-        return DirectionsJob((path,), model, part.task, **limits, **precision)
+        return DirectionsExperiment((path,), model, part.task, **limits, **precision)
     about: dict[str, Any] = {
         "test_split": TEST if seed is None else PRIVATE,
         "test_limit": n(part.task),
@@ -322,13 +322,15 @@ def job_of_part(
     }
     if part.form in ("alignment", "mib-alignment"):
         # Of any task: the folder holds one alignment, which may call its task otherwise.
-        return AlignmentsJob((path,), model, **about)
+        return AlignmentsExperiment((path,), model, **about)
     # A ground truth runs on its own task where none is named.
     if is_truth(model) and part.task == model:
         # Cheap there; enough for the best of `MANY_ROWS` to be told from the best of random ones.
         about["random_rankings"] = DRAWS_PER_TRY * MANY_ROWS
-        return CircuitsJob((model,), (), scores=(path,), profile=track.profile, **about)
-    return CircuitsJob((model,), (part.task,), scores=(path,), profile=track.profile, **about)
+        return CircuitsExperiment((model,), (), scores=(path,), profile=track.profile, **about)
+    return CircuitsExperiment(
+        (model,), (part.task,), scores=(path,), profile=track.profile, **about
+    )
 
 
 def evaluate(
@@ -372,15 +374,17 @@ def evaluate(
     if private_folder is not None:
         private_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     limited = Processes(1, CellLimits(track.cell.seconds, track.cell.memory_gb))
-    runs: list[tuple[str, Any, Bench, Executor]] = []
-    for name, split, job in jobs_of(submission, track, seed):
+    runs: list[tuple[str, Any, Worker, Executor]] = []
+    for name, split, experiment in experiments_of(submission, track, seed):
         where, by = folder / RUNS / name, executor or limited
         if split == PRIVATE:
             assert seed is not None and private_folder is not None, "a seed lies in a folder"
             where, by = private_folder / seed.epoch / folder.resolve().name / name, limited
         try:
-            bench = prepare(job, where, device=device, progress=progress, here=not by.remote)
-            runs.append((name, job, bench, by))
+            worker = prepare(
+                experiment, where, device=device, progress=progress, here=not by.remote
+            )
+            runs.append((name, experiment, worker, by))
         except DiskFull:
             raise  # It is not the submission that is wrong.
         except MechassayError as error:
@@ -388,17 +392,17 @@ def evaluate(
     if not submission.valid:
         return Evaluation(folder, submission.problems, {})
     results: dict[str, Results] = {}
-    for name, job, bench, by in runs:
+    for name, experiment, worker, by in runs:
         public = RunFolder(folder / RUNS / name)
-        is_private = bench.folder.path != public.path
-        if not all(public.record(cell.name) for cell in job.cells()):
-            by.map(job, batches_of(job, bench.folder), bench)
+        is_private = worker.folder.path != public.path
+        if not all(public.record(cell.name) for cell in experiment.cells()):
+            by.map(experiment, batches_of(experiment, worker.folder), worker)
             if is_private:
                 assert seed is not None
-                _publish(job, bench.folder, public, seed)
+                _publish(experiment, worker.folder, public, seed)
             else:
-                job.report(Results.stored(job, public))
-        results[name] = Results.stored(job, public)
+                experiment.report(Results.stored(experiment, public))
+        results[name] = Results.stored(experiment, public)
     write_text(folder / TABLES, tables(folder))
     return Evaluation(folder, submission.problems, results)
 
@@ -431,10 +435,10 @@ def _check_others(header: SubmissionHeader, folder: Path) -> None:
             )
 
 
-def _publish(job: Any, hidden: RunFolder, public: RunFolder, seed: PrivateSeed) -> None:
+def _publish(experiment: Any, hidden: RunFolder, public: RunFolder, seed: PrivateSeed) -> None:
     """Write what may be published of a private run to a folder of its own."""
     write_text(public.plan_file, hidden.plan_file.read_text("utf-8"))
-    for cell in job.cells():
+    for cell in experiment.cells():
         record, failure = hidden.record(cell.name), hidden.failure(cell.name)
         if public.record(cell.name) is None and record is not None:
             public.save_record(cell.name, published(record, seed))

@@ -2,7 +2,7 @@
 
     plans/RECORD.json      the plan of the run, the name of the record's cell, its files by hash
     artefacts/SHA256.gz    these files, packed: scores that the cell's method found; files and
-                           folders that the job was given, as scores, alignments or SAEs
+                           folders that the experiment was given, as scores, alignments or SAEs
 
 RECORD is the hash of a record. What is found again with the same seed is not kept: featurizers,
 directions of gym tasks, circuits that methods find in adversarial runs. A record has no plan
@@ -129,7 +129,7 @@ class CellPlan(Stored):
         plan: of the run; in the place of files that it was given, their names in `files`.
         cell: the name of the record's cell there.
         scores: the hash of the scores that the method found; "" without any.
-        files: hashes of all files that the job was given, by name.
+        files: hashes of all files that the experiment was given, by name.
     """
 
     plan: dict[str, Any]
@@ -224,7 +224,7 @@ def made_on_board(cell: BoardCell, board: Path, folder: Path) -> MadeRecord:
 
 def _portable(plan: Mapping[str, Any], made: MadeRecord) -> tuple[dict[str, Any], dict[str, Path]]:
     """The plan with names in the place of files that it was given, and these files."""
-    fields = {"kind", *(option.name for option in dataclasses.fields(made.job))}
+    fields = {"kind", *(option.name for option in dataclasses.fields(made.experiment))}
     kept = {name: value for name, value in plan.items() if name in fields}
     given = given_files(plan, made.cell)
     files: dict[str, Path] = {}
@@ -245,7 +245,7 @@ def _portable(plan: Mapping[str, Any], made: MadeRecord) -> tuple[dict[str, Any]
         return name
 
     kept = with_paths(kept, portable)
-    plain = json.loads(json.dumps(kept))  # As it is read: a job in memory has tuples.
+    plain = json.loads(json.dumps(kept))  # As it is read: an experiment in memory has tuples.
     if (n_bytes := sum(file.stat().st_size for file in files.values())) > LARGEST:
         raise BadFile(f"The files of the run have {n_bytes:,} bytes; at most {LARGEST:,}.")
     return check_plan(plain, files, "The plan of the run"), files

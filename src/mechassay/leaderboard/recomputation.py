@@ -6,7 +6,7 @@
        recomputed; `anew` lets the method find it again. Methods of other kinds of run are always
        run again. Plan and ranking are those of the run, or of a static board
        (`leaderboard.plans`)
-    3  the cell of the job is run, and the whole record is compared with the stored one
+    3  the cell of the experiment is run, and the whole record is compared with the stored one
        (`compare_records`): what was measured on what, all measures with their intervals, tables,
        checks, values of examples
 
@@ -59,10 +59,10 @@ from mechassay.leaderboard.track import row_of
 from mechassay.models.sources import find_source
 from mechassay.results.reading import read_record
 from mechassay.results.records import Number, Provenance, Record, Stored
-from mechassay.runs import JOBS
+from mechassay.runs import EXPERIMENTS
 from mechassay.runs.execute import prepare, run_cells
+from mechassay.runs.experiment import Cell, experiment_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Cell, job_of
 from mechassay.runs.options import options_of
 from mechassay.tasks.task import PRIVATE
 from mechassay.utils.display import BAR, Progress
@@ -130,11 +130,11 @@ ORDERED_BY_LAST_BITS = ("worst pairs", "tokens", "parts")
 WEIGHTS = "weights"
 """The setting of a model that has a hash of its weights; see `models.model.weights_hash`."""
 GIVEN = ("scores", "alignments", "directions", "saes")
-"""Fields of jobs that name files and folders."""
+"""Fields of experiments that name files and folders."""
 CIRCUITS = "circuits"
 """A field that names files beside methods, each with a size (`circuits.methods.spec`)."""
 FOR_ALL = ("saes", CIRCUITS)
-"""Those of them that all cells of a job read."""
+"""Those of them that all cells of an experiment read."""
 
 
 class Recomputation(Stored):
@@ -172,13 +172,13 @@ class MadeRecord:
     """A record of a board, and what it is computed again from.
 
     Attributes:
-        cell: of the job, which makes the record.
-        scores: the file of scores that the job's method found, if it is there.
-        given: whether the job measures files that it was given; then no method is run again.
+        cell: of the experiment, which makes the record.
+        scores: the file of scores that the experiment's method found, if it is there.
+        given: whether the experiment measures files that it was given; then no method is run again.
     """
 
     record: Record
-    job: Any
+    experiment: Any
     cell: Cell
     scores: Path | None = None
     given: bool = False
@@ -192,12 +192,12 @@ class MadeRecord:
         Raises:
             UnknownName, BadUsage: the plan is none of this version, or has no such cell.
         """
-        job = job_of(plan)
-        wanted = [own_cell for own_cell in job.cells() if own_cell.name == name]
+        experiment = experiment_of(plan)
+        wanted = [own_cell for own_cell in experiment.cells() if own_cell.name == name]
         if not wanted:
             raise BadUsage(f"The plan of the run has no cell {name!r}.")
         given = set(given_files(plan, wanted[0])) - set(FOR_ALL)
-        return MadeRecord(record, job, wanted[0], scores, bool(given))
+        return MadeRecord(record, experiment, wanted[0], scores, bool(given))
 
 
 def recompute(
@@ -287,26 +287,26 @@ def recompute_made(
     device: str = "cpu",
     progress: Progress = BAR,
 ) -> Recomputation:
-    """Run the cell of a job in an empty folder, and compare its record with the stored one.
+    """Run the cell of an experiment in an empty folder, and compare its record with the stored one.
 
     Raises:
         BadFile: the board shows something else than the record has, see `check_shown`.
         BadUsage: the record is about private examples; the cell did not end in a record.
     """
     check_shown(cell, made.record)
-    job, name = made.job, made.cell.name
-    bench = prepare(job, folder, device=device, progress=progress, here=True)
+    experiment, name = made.experiment, made.cell.name
+    worker = prepare(experiment, folder, device=device, progress=progress, here=True)
     copied = made.scores is not None and not anew
     if made.scores is not None and copied:
-        copy = bench.folder.scores_file(name)
+        copy = worker.folder.scores_file(name)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(made.scores, copy)
     begin = time.perf_counter()
     with _threads(made.record.provenance.threads):
-        run_cells(job, [made.cell], bench)
-    again = bench.folder.record(name)
+        run_cells(experiment, [made.cell], worker)
+    again = worker.folder.record(name)
     if again is None:
-        failure = bench.folder.failure(name)
+        failure = worker.folder.failure(name)
         reason = failure.message if failure else "no record"
         raise BadUsage(f"{cell.id} could not be recomputed: {reason}")
     compared = compare_records(made.record, again)
@@ -501,13 +501,13 @@ def check_plan(
 ) -> dict[str, Any]:
     """A copy of a plan that reads nothing of this machine but `files`.
 
-    A plan is refused if a field has not the type that the job's field has, or if it names
+    A plan is refused if a field has not the type that the experiment's field has, or if it names
 
         a file or folder of this machine: a path, a model that is found in a folder here
         a file that it does not bring, to measure or to read a circuit from
         files of which one is the folder of another
         a secret field or a private split
-        a kind of run that no board reads, or a field that its job does not have
+        a kind of run that no board reads, or a field that its experiment does not have
 
     Args:
         files: names of those that come with it.
@@ -517,7 +517,11 @@ def check_plan(
         BadFile: it is none, or says what is listed here.
     """
     kind = plan.get("kind")
-    if not isinstance(kind, str) or kind not in JOBS or not JOBS.load(kind).for_boards:
+    if (
+        not isinstance(kind, str)
+        or kind not in EXPERIMENTS
+        or not EXPERIMENTS.load(kind).for_boards
+    ):
         raise BadFile(f"{where}: {kind!r} is no kind of run of a board.")
     _check_fields(plan, where)
     heads = _check_names(files, where)
@@ -538,8 +542,8 @@ def check_plan(
 
 
 def _check_fields(plan: Mapping[str, Any], where: Path | str) -> None:
-    """Refuse fields that the job has not so, secret ones, and private splits."""
-    kind = JOBS.load(plan["kind"])
+    """Refuse fields that the experiment has not so, secret ones, and private splits."""
+    kind = EXPERIMENTS.load(plan["kind"])
     hints, options = get_type_hints(kind), options_of(kind)
     for name in (name for name in plan if name != "kind"):
         if name not in options:

@@ -36,7 +36,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from mechassay.adversarial.jobs import AdversarialJob
+from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.mib_submission import TrackModel
 from mechassay.circuits.profiles import Profile
@@ -51,7 +51,7 @@ from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import is_truth
 from mechassay.utils.files import SHA256, read_json, read_small_json
 from mechassay.variables.mib_format import MIB_BOARD, BoardModel, MIBBoard
-from mechassay.variables.plan import FEATURIZERS
+from mechassay.variables.options import FEATURIZERS
 
 FILES = ("submission.yaml", "submission.json")
 LARGEST = 10**5
@@ -408,13 +408,15 @@ class AdversarialTrack(Stored):
         """Whether circuits of a model on a task are evaluated."""
         return not self.tasks or task in self.tasks.get(model, ())
 
-    def job(self, path: Path, model: str, task: str, dtype: str, seed: int) -> AdversarialJob:
-        """The job that evaluates a file of scores, or a folder of circuits.
+    def experiment(
+        self, path: Path, model: str, task: str, dtype: str, seed: int
+    ) -> AdversarialExperiment:
+        """The experiment that evaluates a file of scores, or a folder of circuits.
 
         Args:
             model: what `load_model` gets.
         """
-        return AdversarialJob(
+        return AdversarialExperiment(
             model=model,
             task=task,
             circuits=tuple(f"{path}@{size}" for size in self.sizes),

@@ -82,15 +82,15 @@ def resolve(source: str) -> Resolved:
     target = cache_folder() / "gguf" / digest
     if not is_model_folder(target):
         require_gguf_extra()
-        with workbench() as bench:
+        with workbench() as worker:
             # Alone in its folder: transformers would also read a tokenizer_config.json beside it.
-            alone = bench / path.name
+            alone = worker / path.name
             try:
                 alone.symlink_to(path)
             except OSError:  # Windows, without the right to make links
                 shutil.copyfile(path, alone)
-            dequantise(alone, bench / digest)
-            publish(bench / digest, target)
+            dequantise(alone, worker / digest)
+            publish(worker / digest, target)
     held = Resolved("gguf", path.stem, str(target), f"dequantised from {path.name}")
     return replace(
         held, name=known_source.name, untrained=known_source.untrained, own=known_source.own

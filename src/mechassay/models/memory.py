@@ -2,7 +2,7 @@
 
 On a CPU the budget is small, so that a working set stays near the caches; on a GPU it is a share of
 what is free. A longer example is worked on whole as far as a larger budget reaches, and beyond it
-some columns at a time where a job can do that (`models.spans`). One that needs more than the
+some columns at a time where an experiment can do that (`models.spans`). One that needs more than the
 machine has is refused beforehand.
 """
 
@@ -24,7 +24,7 @@ GPU_SHARE = 0.25
 KEPT_SHARE = 0.25
 EXAMPLE_BUDGET = 6 * 2**30
 """Of one whole example on a CPU: the same on all machines with twice as much free, so that a
-resumed job divides examples as before.
+resumed run divides examples as before.
 """
 EXAMPLE_SHARE = 0.5
 SPAN_SHARE = 0.25

@@ -427,15 +427,15 @@ def fetch(name: str, *, say: Callable[[str], object] = print) -> Path:
     require_gguf_extra()
     say(f"{model.title}. Licence: {model.licence}, {model.terms_url}")
     say(model.notice)
-    with workbench() as bench:
-        free = shutil.disk_usage(bench).free
+    with workbench() as worker:
+        free = shutil.disk_usage(worker).free
         if free < model.room:
             raise DiskFull.of(cache_folder(), model.room, free, what=f"fetching {name}")
-        gguf = bench / model.gguf
+        gguf = worker / model.gguf
         _download(model, gguf, say)
         say("Dequantising to float32, once.")
-        dequantise(gguf, bench / name)
-        publish(bench / name, target)
+        dequantise(gguf, worker / name)
+        publish(worker / name, target)
     say(f"Ready in {target}")
     return target
 
@@ -463,8 +463,8 @@ def fetch_gguf(name: str, *, say: Callable[[str], object] = print) -> Path:
         return target
     say(f"{model.title}. Licence: {model.licence}, {model.terms_url}")
     say(model.notice)
-    with workbench() as bench:
-        gguf = bench / model.gguf
+    with workbench() as worker:
+        gguf = worker / model.gguf
         _download(model, gguf, say)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(gguf, target)

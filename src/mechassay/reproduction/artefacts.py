@@ -62,7 +62,7 @@ class Artefact:
     Attributes:
         row: its name, with the folders around it.
         column: of a table, "ioi/gpt2" or "mcqa.answer/gemma2".
-        kind: the job of the tables that have the column.
+        kind: the experiment of the tables that have the column.
         path: a file of scores, a folder of circuits, or one of units.
         level: which scores of a file count; "" if the folder does not say.
     """

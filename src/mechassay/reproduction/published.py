@@ -83,7 +83,7 @@ class PublishedTable:
 
     Attributes:
         page: of the paper; 0 where our copy of it has no pages.
-        job: what runs it: "circuits"; "" if nothing does, for the reason `unmapped`, or because
+        experiment: what runs it: "circuits"; "" if nothing does, for the reason `unmapped`, or because
             it is calculated.
         values: without the cells that are empty in the paper.
     """
@@ -91,7 +91,7 @@ class PublishedTable:
     table: str
     page: int
     title: str
-    job: str
+    experiment: str
     unmapped: str
     values: tuple[Published, ...]
 
@@ -136,7 +136,7 @@ class PublishedPaper:
                 table.table,
                 table.page,
                 table.title,
-                table.job,
+                table.experiment,
                 table.unmapped,
                 tuple(value for value in table.values if value.column in columns),
             )
@@ -200,7 +200,7 @@ def _table(
         table=plain["table"],
         page=plain.get("page", 0),
         title=plain["title"],
-        job=plain.get("job", ""),
+        experiment=plain.get("experiment", ""),
         unmapped=plain.get("unmapped", ""),
         values=tuple(values),
     )

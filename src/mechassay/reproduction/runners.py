@@ -1,4 +1,4 @@
-"""How a published number is run: ordinary jobs, and where their records have our number.
+"""How a published number is run: ordinary runs, and where their records have our number.
 
 circuits     CPR, CMD and AUROC: a method on the pairs of one or two tasks (the column Arithmetic
 is the mean over two operators), with the benchmark's own definitions (the profile
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from mechassay.adversarial.paper import PaperJob
-from mechassay.discovery.job import CircuitsJob
-from mechassay.discovery.study import TypedMethod
+from mechassay.adversarial.paper import PaperExperiment
+from mechassay.discovery.experiment import CircuitsExperiment
+from mechassay.discovery.inputs import TypedMethod
 from mechassay.errors import one_of
-from mechassay.gym.jobs import GymJob
+from mechassay.gym.experiments import GymExperiment
 from mechassay.gym.names import FAMILY_OF, SWEEPS
 from mechassay.gym.paper_tables import candidates_of, odds_on_validation
 from mechassay.gym.task_odds import METHODS_TABLE
@@ -26,13 +26,13 @@ from mechassay.reproduction.status import Ours
 from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.text import summary
 from mechassay.runs import costs
-from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.accuracy import AccuracyExperiment
 from mechassay.runs.costs import ModelSize
-from mechassay.runs.job import cell_name
+from mechassay.runs.experiment import cell_name
 from mechassay.stats.intervals import independent_mean
 from mechassay.utils.files import path_hash
-from mechassay.variables.jobs import AlignmentsJob, VariablesJob
-from mechassay.variables.plan import FEATURIZERS
+from mechassay.variables.experiments import AlignmentsExperiment, VariablesExperiment
+from mechassay.variables.options import FEATURIZERS
 
 Shape = Mapping[str, Any]
 TOKENS = 40
@@ -41,14 +41,14 @@ TOKENS = 40
 
 @dataclass(frozen=True)
 class Piece:
-    """An ordinary job of a cell, and the name of its folder below `runs`.
+    """An ordinary run of a cell, and the name of its folder below `runs`.
 
     Attributes:
-        tasks: what is loaded for tasks of the job, where it has no way to say so.
+        tasks: what is loaded for tasks of the experiment, where it has no way to say so.
     """
 
     folder: str
-    job: Any
+    experiment: Any
     tasks: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,7 +84,7 @@ class Wish:
 
 
 class Runner(Protocol):
-    """How the cells of one kind of job run."""
+    """How the cells of one kind of experiment run."""
 
     def key(self, value: Published) -> str:
         """What tells the cell of a value from the others of its column; values of one cell come
@@ -93,11 +93,11 @@ class Runner(Protocol):
         ...
 
     def pieces(self, wish: Wish) -> list[Piece]:
-        """The jobs of a cell."""
+        """The experiments of a cell."""
         ...
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
-        """Our number beside a published one, of the records of a cell's jobs."""
+        """Our number beside a published one, of the records of a cell's experiments."""
         ...
 
     def operations(self, wish: Wish) -> float:
@@ -109,7 +109,7 @@ class GivenRunner(Runner, Protocol):
     """Measures circuits or features of others too."""
 
     def given(self, wish: Wish, path: str) -> list[Piece]:
-        """The jobs of files of others; the first has the benchmark's definitions."""
+        """The experiments of files of others; the first has the benchmark's definitions."""
         ...
 
     def measuring(self, wish: Wish) -> float:
@@ -132,13 +132,13 @@ class CircuitsRunner:
         return value.method
 
     def pieces(self, wish: Wish) -> list[Piece]:
-        """Return a job for each task."""
+        """Return an experiment for each task."""
         about = wish.value.of
         n = (about["n"] or self.ROWS) // len(about["tasks"])
         return [
             Piece(
                 cell_name(task, about["model"]),
-                CircuitsJob(
+                CircuitsExperiment(
                     models=(wish.source,),
                     tasks=(wish.task(task),),
                     methods=(wish.value.method,),
@@ -153,11 +153,11 @@ class CircuitsRunner:
         ]
 
     def given(self, wish: Wish, path: str) -> list[Piece]:
-        """Return jobs by the benchmark's profile, next to its methods, and by ours."""
+        """Return experiments by the benchmark's profile, next to its methods, and by ours."""
         (piece,) = self.pieces(wish)
-        job = replace(piece.job, methods=(), scores=(path,))
-        strict = replace(job, profile="strict", optimal="")
-        return [Piece(piece.folder, job), Piece(f"{piece.folder}--strict", strict)]
+        experiment = replace(piece.experiment, methods=(), scores=(path,))
+        strict = replace(experiment, profile="strict", optimal="")
+        return [Piece(piece.folder, experiment), Piece(f"{piece.folder}--strict", strict)]
 
     def measuring(self, wish: Wish) -> float:
         """Return the operations of two curves, and of the random rankings of both."""
@@ -197,7 +197,7 @@ class AdversarialRunner:
     def pieces(self, wish: Wish) -> list[Piece]:
         """Return one of the six runs of the paper."""
         side = wish.at_most(1000)
-        job = PaperJob(
+        experiment = PaperExperiment(
             model=wish.source,
             docstring_model=wish.source,
             n_clean=side,
@@ -206,7 +206,7 @@ class AdversarialRunner:
             seed=wish.seed,
         )
         name = wish.value.column
-        return [Piece(name, job.plans()[name])]
+        return [Piece(name, experiment.plans()[name])]
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
         (record,) = records
@@ -229,7 +229,7 @@ class AccuracyRunner:
 
     def pieces(self, wish: Wish) -> list[Piece]:
         about = wish.value.of
-        job = AccuracyJob(
+        experiment = AccuracyExperiment(
             models=(wish.source,),
             tasks=(wish.task(about["task"]),),
             limit=wish.at_most(about["n"]),
@@ -237,7 +237,7 @@ class AccuracyRunner:
             seed=wish.seed,
             scoring="mib-2025",
         )
-        return [Piece(cell_name("accuracy", about["task"], about["model"]), job)]
+        return [Piece(cell_name("accuracy", about["task"], about["model"]), experiment)]
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
         (record,) = records
@@ -261,7 +261,7 @@ class VariablesRunner:
         limits: dict[str, Any] = {}
         if wish.limit is not None:
             limits = dict.fromkeys(("train_limit", "validation_limit", "test_limit"), wish.limit)
-        job = VariablesJob(
+        experiment = VariablesExperiment(
             models=(wish.source,),
             tasks=(wish.task(about["task"]),),
             variables=(about["variable"],),
@@ -272,14 +272,14 @@ class VariablesRunner:
             seed=wish.seed,
             **limits,
         )
-        return [Piece(cell_name(about["task"], about["variable"], about["model"]), job)]
+        return [Piece(cell_name(about["task"], about["variable"], about["model"]), experiment)]
 
     def given(self, wish: Wish, path: str) -> list[Piece]:
-        """Return jobs on the pairs of the search."""
+        """Return experiments on the pairs of the search."""
         (piece,) = self.pieces(wish)
-        search: VariablesJob = piece.job
+        search: VariablesExperiment = piece.experiment
         task: str = wish.value.of["task"]
-        job = AlignmentsJob(
+        experiment = AlignmentsExperiment(
             (path,),
             wish.source,
             tasks=(task,),
@@ -290,7 +290,7 @@ class VariablesRunner:
             seed=search.seed,
         )
         folder = f"given--{piece.folder}--{path_hash(Path(path))[:8]}"
-        return [Piece(folder, job, {task: wish.task(task)})]
+        return [Piece(folder, experiment, {task: wish.task(task)})]
 
     def measuring(self, wish: Wish) -> float:
         """Return the operations of some hundred pairs at two positions of every layer."""
@@ -321,7 +321,7 @@ class GymRunner:
 
     def pieces(self, wish: Wish) -> list[Piece]:
         about = wish.value.of
-        job = GymJob(
+        experiment = GymExperiment(
             models=(wish.source,),
             tasks=(about["task"],),
             methods=self.METHODS,
@@ -334,7 +334,7 @@ class GymRunner:
             dtype=wish.shape["dtype"],
             seed=wish.seed,
         )
-        return [Piece(cell_name(about["task"], about["model"]), job)]
+        return [Piece(cell_name(about["task"], about["model"]), experiment)]
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
         (record,) = records
@@ -372,9 +372,9 @@ class SweepRunner:
         return value.method.partition(":")[0]
 
     def pieces(self, wish: Wish) -> list[Piece]:
-        """Return a job for each task."""
+        """Return an experiment for each task."""
         model, sweep = wish.value.of["model"], self.SWEEPS[self.key(wish.value)]
-        job = GymJob(
+        experiment = GymExperiment(
             models=(wish.source,),
             methods=(sweep,),
             source="" if wish.own else "hub",
@@ -388,7 +388,8 @@ class SweepRunner:
             seed=wish.seed,
         )
         return [
-            Piece(cell_name(sweep, task, model), replace(job, tasks=(task,))) for task in FAMILY_OF
+            Piece(cell_name(sweep, task, model), replace(experiment, tasks=(task,)))
+            for task in FAMILY_OF
         ]
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
@@ -426,4 +427,4 @@ RUNNERS: Mapping[str, Runner] = {
     "gym": GymRunner(),
     "sweep": SweepRunner(),
 }
-"""What runs a table, by the `job` that its data name."""
+"""What runs a table, by the `experiment` that its data name."""

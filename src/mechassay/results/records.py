@@ -90,7 +90,7 @@ PAGES = Registry(
         "gym-check": "mechassay.gym.checkpoint_pages:GymCheckPage",
         "measure": "mechassay.measurement.page:MeasurePage",
         "one-size": "mechassay.discovery.suite_page:OneSizePage",
-        "patch": "mechassay.interventions.job:PatchPage",
+        "patch": "mechassay.interventions.experiment:PatchPage",
         "reproduction": "mechassay.reproduction.page:ReproductionPage",
         "suite": "mechassay.discovery.suite_page:SuitePage",
         "variables": "mechassay.variables.page:VariablesPage",

@@ -1,30 +1,30 @@
-"""Runs: jobs of many cells, kept in a folder, resumed where they stopped."""
+"""Runs: experiments of many cells, kept in a folder, resumed where they stopped."""
 
 from __future__ import annotations
 
 from mechassay.utils.registry import Registry
 
-JOBS = Registry(
+EXPERIMENTS = Registry(
     "kind of run",
     {
-        "circuits": "mechassay.discovery.job:CircuitsJob",
-        "accuracy": "mechassay.runs.accuracy:AccuracyJob",
-        "adversarial": "mechassay.adversarial.jobs:AdversarialJob",
-        "adversarial-paper": "mechassay.adversarial.paper:PaperJob",
-        "adversarial-shift": "mechassay.adversarial.shift:ShiftJob",
-        "adversarial-search": "mechassay.adversarial.jobs:SearchJob",
-        "alignments": "mechassay.variables.jobs:AlignmentsJob",
-        "assess": "mechassay.judges.job:AssessJob",
-        "directions": "mechassay.gym.jobs:DirectionsJob",
-        "gym": "mechassay.gym.jobs:GymJob",
-        "gym-check": "mechassay.gym.jobs:GymCheckJob",
-        "measure": "mechassay.measurement.job:MeasureJob",
-        "patch": "mechassay.interventions.job:PatchJob",
-        "reproduction": "mechassay.reproduction.job:ReproductionJob",
-        "saes": "mechassay.saes.job:SAEJob",
-        "variables": "mechassay.variables.jobs:VariablesJob",
+        "circuits": "mechassay.discovery.experiment:CircuitsExperiment",
+        "accuracy": "mechassay.runs.accuracy:AccuracyExperiment",
+        "adversarial": "mechassay.adversarial.experiments:AdversarialExperiment",
+        "adversarial-paper": "mechassay.adversarial.paper:PaperExperiment",
+        "adversarial-shift": "mechassay.adversarial.shift:ShiftExperiment",
+        "adversarial-search": "mechassay.adversarial.experiments:SearchExperiment",
+        "alignments": "mechassay.variables.experiments:AlignmentsExperiment",
+        "assess": "mechassay.judges.experiment:AssessExperiment",
+        "directions": "mechassay.gym.experiments:DirectionsExperiment",
+        "gym": "mechassay.gym.experiments:GymExperiment",
+        "gym-check": "mechassay.gym.experiments:GymCheckExperiment",
+        "measure": "mechassay.measurement.experiment:MeasureExperiment",
+        "patch": "mechassay.interventions.experiment:PatchExperiment",
+        "reproduction": "mechassay.reproduction.experiment:ReproductionExperiment",
+        "saes": "mechassay.saes.experiment:SAEExperiment",
+        "variables": "mechassay.variables.experiments:VariablesExperiment",
     },
-    plural="jobs",
+    plural="experiments",
 )
 """Jobs by the kind that plan.json names."""
 COSTS = Registry(
@@ -35,9 +35,9 @@ COSTS = Registry(
         "adversarial": "mechassay.planning:adversarial_cost",
         "gym": "mechassay.planning:gym_cost",
         "patch": "mechassay.planning:patch_cost",
-        "reproduction": "mechassay.reproduction.job:reproduction_cost",
+        "reproduction": "mechassay.reproduction.experiment:reproduction_cost",
         "variables": "mechassay.planning:variables_cost",
     },
     plural="costs",
 )
-"""What says the cost of a run's cells, (job, cells, device) -> `runs.costs.Cost`, by its kind."""
+"""What says the cost of a run's cells, (experiment, cells, device) -> `runs.costs.Cost`, by its kind."""

@@ -39,8 +39,16 @@ from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Pictu
 from mechassay.results.records import Measure, Record, Selection, Spec, Values, estimate_of
 from mechassay.results.sections import framed, measured, run_section
 from mechassay.results.text import CHANCE_DECIMALS, chance_text
-from mechassay.runs.accuracy_plan import AccuracyPlan, AccuracyScoring
-from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, shown_model
+from mechassay.runs.accuracy_plan import AccuracyOptions, AccuracyScoring
+from mechassay.runs.experiment import (
+    Cell,
+    Experiment,
+    Results,
+    Worker,
+    cell_name,
+    made_by,
+    shown_model,
+)
 from mechassay.stats.intervals import Estimate, proportion_interval
 from mechassay.tasks import TASKS, Task
 from mechassay.tasks.accuracy import mib_scores, score_prompts
@@ -307,8 +315,8 @@ EXACT = "exact"
 
 
 @dataclass(frozen=True)
-class AccuracyJob(AccuracyPlan, Job):
-    """A cell is one model on one task; see `AccuracyPlan` for the fields."""
+class AccuracyExperiment(AccuracyOptions, Experiment):
+    """A cell is one model on one task; see `AccuracyOptions` for the fields."""
 
     markdown: ClassVar[str] = "accuracy.md"
     command: ClassVar[tuple[str, ...]] = ("tasks", "score")
@@ -319,11 +327,11 @@ class AccuracyJob(AccuracyPlan, Job):
             object.__setattr__(self, "tasks", tuple(TASKS.names()))
         object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
 
-    def check(self, bench: Bench) -> None:
+    def check(self, worker: Worker) -> None:
         one_of("scoring", self.scoring, get_args(AccuracyScoring))
         check_dtype(self.dtype)
         for task in self.tasks:
-            bench.task(task)
+            worker.task(task)
 
     def cells(self) -> list[Cell]:
         return [
@@ -337,33 +345,35 @@ class AccuracyJob(AccuracyPlan, Job):
             for task in self.tasks
         ]
 
-    def run(self, cell: Cell, bench: Bench) -> Record:
-        name = cell.typed["model"]
-        model = bench.model(name, dtype=self.dtype, prepend_bos=self.prepend_bos)
-        return score_task(model, bench.task(cell.of["task"]), self, progress=bench.progress)
+    def run(self, cell: Cell, worker: Worker) -> Record:
+        name = cell["model"]
+        model = worker.model(name, dtype=self.dtype, prepend_bos=self.prepend_bos)
+        return score_task(model, worker.task(cell.labels["task"]), self, progress=worker.progress)
 
     def show(self, results: Results, console: Console) -> None:
         super().show(results, console)
         print_text(f"Tables: {results.folder.path / self.markdown}", console)
 
 
-def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress = BAR) -> Record:
+def score_task(
+    model: Model, task: Task, experiment: AccuracyExperiment, *, progress: Progress = BAR
+) -> Record:
     """One cell.
 
     Raises:
         BadUsage: fewer examples than the run's limit.
     """
     begin = time.perf_counter()
-    examples = _examples(model, task, job)
+    examples = _examples(model, task, experiment)
     groups = [example.group or example.id for example in examples]
     hash_of_examples = _hash(examples)
-    lax = task.mib_scoring if job.scoring == MIB and isinstance(task, PublicTask) else None
+    lax = task.mib_scoring if experiment.scoring == MIB and isinstance(task, PublicTask) else None
     kinds = (ORIGINAL, *task.counterfactuals)
     columns = _columns(model, examples, kinds, lax, progress)
     # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.
     chosen = Selection(
         task=task.name,
-        split=job.split,
+        split=experiment.split,
         kept=len(examples),
         dropped=dict(examples.dropped),
         hash=hash_of_examples,
@@ -374,7 +384,9 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
         specs={
             "model": model.spec(),
             "task": Spec(
-                name=task.name, version=task.version, args={"split": job.split, **settings_of(task)}
+                name=task.name,
+                version=task.version,
+                args={"split": experiment.split, **settings_of(task)},
             ),
             "method": Spec(name="behaviour"),
             "metric": Spec(name="accuracy"),
@@ -396,16 +408,20 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
             f"Examples that could not be read and are left out: {count:,} ({reason})."
             for reason, count in sorted(examples.dropped.items())
         ],
-        provenance=made_by(model, job.seed, hash_of_examples),
+        provenance=made_by(model, experiment.seed, hash_of_examples),
     )
 
 
-def _examples(model: Model, task: Task, job: AccuracyJob) -> Examples:
+def _examples(model: Model, task: Task, experiment: AccuracyExperiment) -> Examples:
     """As many examples as asked for, or all of a split that has fewer."""
-    size = task.sizes.get(job.split, 0)
-    limit = None if job.limit is None or job.limit >= size > 0 else job.limit
+    size = task.sizes.get(experiment.split, 0)
+    limit = None if experiment.limit is None or experiment.limit >= size > 0 else experiment.limit
     return task.examples(
-        job.split, model, limit=limit, seed=job.seed, private_seed=job.private_seed
+        experiment.split,
+        model,
+        limit=limit,
+        seed=experiment.seed,
+        private_seed=experiment.private_seed,
     )
 
 

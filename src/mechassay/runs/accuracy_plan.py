@@ -1,4 +1,4 @@
-"""What a run for accuracy does: the fields of `runs.accuracy.AccuracyJob`, and its options."""
+"""What a run for accuracy does: the fields of `runs.accuracy.AccuracyExperiment`, and its options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AccuracyScoring = Literal["exact", "mib-2025"]
 
 
 @dataclass(frozen=True)
-class AccuracyPlan:
+class AccuracyOptions:
     """Greedy and ranked-choice accuracy of models on tasks, for original prompts and every
     counterfactual.
 

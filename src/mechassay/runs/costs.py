@@ -46,7 +46,7 @@ from mechassay.models.sources import find_source
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Examples
 from mechassay.prompts.tokenization import encode
-from mechassay.runs.job import Cell
+from mechassay.runs.experiment import Cell
 from mechassay.tasks.task import Task
 
 GB = 1e9
@@ -357,7 +357,7 @@ def cost_of(
     place = check_device(device)
     libraries, free = float(psutil.Process().memory_info().rss), available_bytes(place)
     works: list[Work] = []
-    for _, group in groupby(cells, key=lambda cell: cell.shares):
+    for _, group in groupby(cells, key=lambda cell: cell.inputs):
         own = list(group)
         works.append(work_of(own, outlined(own[0]), FreeMemory(place, free)))
     return Cost(tuple(works), place.type, libraries, free)

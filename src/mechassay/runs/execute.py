@@ -41,8 +41,8 @@ from mechassay.models.model import Model, check_device
 from mechassay.models.replicas import start_worker
 from mechassay.models.sources import check_sources
 from mechassay.results.records import Failure, failure_of
+from mechassay.runs.experiment import Cell, Results, Worker, free_fields, plan_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Cell, Results, free_fields, plan_of
 from mechassay.runs.options import check_ranges
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, SILENT, Progress
@@ -55,7 +55,7 @@ NO_ROOM = 75
 
 
 class Executor(Protocol):
-    """Does batches of cells of a job whose folder is open.
+    """Does batches of cells of an experiment whose folder is open.
 
     Attributes:
         remote: whether devices are those of other machines.
@@ -63,13 +63,13 @@ class Executor(Protocol):
 
     remote: ClassVar[bool]
 
-    def map(self, job: Any, batches: Batches, bench: Bench) -> None:
+    def map(self, experiment: Any, batches: Batches, worker: Worker) -> None:
         """Do all batches; each cell ends as a file of the folder."""
         ...
 
 
 def run(
-    job: Any,
+    experiment: Any,
     output: str | Path,
     *,
     executor: Executor | None = None,
@@ -81,32 +81,32 @@ def run(
     """Do what the folder does not hold yet, and write the report.
 
     Args:
-        job: such as `CircuitsJob(models=("gpt2",), tasks=("ioi",), methods=("eap",))`.
-        output: the folder of the run; one that holds this job already is gone on with.
+        experiment: such as `CircuitsExperiment(models=("gpt2",), tasks=("ioi",), methods=("eap",))`.
+        output: the folder of the run; one that holds this experiment already is gone on with.
         executor: where cells are done; in this process by default.
         models, tasks: objects for names of the plan that cannot be loaded by name.
 
     Raises:
-        BadUsage, UnknownName: something is wrong with the job, or the folder holds another one.
+        BadUsage, UnknownName: something is wrong with the experiment, or the folder holds another one.
     """
     executor = executor or Here()
     if not executor.remote:
         check_device(device)
     about: dict[str, Any] = {"models": models, "tasks": tasks, "progress": progress}
-    bench = prepare(job, output, device=device, here=not executor.remote, **about)
-    results = done(job, bench, executor)
-    job.report(results)
+    worker = prepare(experiment, output, device=device, here=not executor.remote, **about)
+    results = done(experiment, worker, executor)
+    experiment.report(results)
     return results
 
 
-def done(job: Any, bench: Bench, executor: Executor) -> Results:
+def done(experiment: Any, worker: Worker, executor: Executor) -> Results:
     """Do what the folder does not hold yet, and read all that it holds then.
 
     Raises:
         BadUsage: nothing could be done, and for one reason, as when a model does not exist.
     """
-    executor.map(job, batches_of(job, bench.folder), bench)
-    results = Results.stored(job, bench.folder)
+    executor.map(experiment, batches_of(experiment, worker.folder), worker)
+    results = Results.stored(experiment, worker.folder)
     reasons = {(failure.status, failure.error, failure.message) for failure in results.failures}
     if not results.done and len(reasons) == 1:
         (status, error, message), *_ = reasons
@@ -116,7 +116,7 @@ def done(job: Any, bench: Bench, executor: Executor) -> Results:
 
 
 def prepare(
-    job: Any,
+    experiment: Any,
     output: str | Path,
     *,
     device: str = "cpu",
@@ -125,40 +125,53 @@ def prepare(
     tasks: Mapping[str, Task] | None = None,
     progress: Progress = BAR,
     here: bool = False,
-) -> Bench:
-    """Check a job and open its folder; nothing is run.
+) -> Worker:
+    """Check an experiment and open its folder; nothing is run.
 
     Args:
         here: whether its models have to be on this machine.
     """
     names = {"models": frozenset(models or ()), "tasks": frozenset(tasks or ())}
-    known = {field.name for field in dataclasses.fields(job)}
+    known = {field.name for field in dataclasses.fields(experiment)}
     for what, given in names.items():
-        asked = getattr(job, what, ()) if what in known else (getattr(job, what[:-1], ""),)
+        asked = (
+            getattr(experiment, what, ())
+            if what in known
+            else (getattr(experiment, what[:-1], ""),)
+        )
         for name in sorted(given - set(asked)):
-            raise BadUsage(f"{what} has {name!r}, which the job does not name.")
+            raise BadUsage(f"{what} has {name!r}, which the experiment does not name.")
     folder = RunFolder(Path(output))
-    bench = Bench(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
-    check_ranges(job)
-    job.check(bench)
+    worker = Worker(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
+    check_ranges(experiment)
+    experiment.check(worker)
     if here:
-        asked = getattr(job, "models", ()) or filter(None, (getattr(job, "model", ""),))
+        asked = getattr(experiment, "models", ()) or filter(
+            None, (getattr(experiment, "model", ""),)
+        )
         check_sources(map(str, asked), models or ())
-    RunFolder.open(Path(output), plan_of(job, bench), growing=job.grows, free=free_fields(job))
-    for cell in job.cells():
-        if moved := bench.folder.set_aside(cell.name):
+    RunFolder.open(
+        Path(output),
+        plan_of(experiment, worker),
+        growing=experiment.grows,
+        free=free_fields(experiment),
+    )
+    for cell in experiment.cells():
+        if moved := worker.folder.set_aside(cell.name):
             warnings.warn(
-                f"{bench.folder.record_file(cell.name)} was cut off: its cell is done again, and"
+                f"{worker.folder.record_file(cell.name)} was cut off: its cell is done again, and"
                 f" the file is {moved.name} now.",
                 stacklevel=2,
             )
-    return bench
+    return worker
 
 
-def batches_of(job: Any, folder: RunFolder | None = None) -> list[list[Cell]]:
+def batches_of(experiment: Any, folder: RunFolder | None = None) -> list[list[Cell]]:
     """The cells without a record in the folder, if one is given; those of one key are a batch."""
-    cells = [cell for cell in job.cells() if folder is None or folder.record(cell.name) is None]
-    return [list(batch) for _, batch in groupby(cells, key=lambda cell: cell.shares)]
+    cells = [
+        cell for cell in experiment.cells() if folder is None or folder.record(cell.name) is None
+    ]
+    return [list(batch) for _, batch in groupby(cells, key=lambda cell: cell.inputs)]
 
 
 def part_of(batches: Batches, part: str) -> list[Sequence[Cell]]:
@@ -173,29 +186,31 @@ def part_of(batches: Batches, part: str) -> list[Sequence[Cell]]:
     return list(batches)[int(number) - 1 :: int(count)]
 
 
-def run_cells(job: Any, cells: Sequence[Cell], bench: Bench) -> None:
+def run_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> None:
     """What a worker does: every cell ends as a record or a failure, whatever goes wrong in it.
 
     Raises:
         DiskFull: there is no room for a result.
     """
     for cell in cells:
-        if bench.folder.record(cell.name) is not None:
+        if worker.folder.record(cell.name) is not None:
             continue  # Done by another worker in the meantime.
-        bench.turn_to(cell)
+        worker.turn_to(cell)
         failure = None
         try:
-            reason = job.skip(cell, bench)
+            reason = experiment.skip(cell, worker)
             if reason is None:
-                bench.folder.save_record(cell.name, job.run(cell, bench))
+                worker.folder.save_record(cell.name, experiment.run(cell, worker))
             else:
                 kind, message = reason
-                failure = Failure(cell=dict(cell.of), status="skipped", error=kind, message=message)
+                failure = Failure(
+                    cell=dict(cell.labels), status="skipped", error=kind, message=message
+                )
         except DiskFull:
             raise  # No cell could leave anything; the same command goes on once there is room.
         except Exception as error:
-            failure = failure_of(dict(cell.of), error)
-        bench.folder.save_failure(cell.name, failure)
+            failure = failure_of(dict(cell.labels), error)
+        worker.folder.save_failure(cell.name, failure)
 
 
 class Here:
@@ -210,11 +225,11 @@ class Here:
     def __init__(self, measured: Callable[[Cell, float], None] | None = None) -> None:
         self.measured = measured
 
-    def map(self, job: Any, batches: Batches, bench: Bench) -> None:
+    def map(self, experiment: Any, batches: Batches, worker: Worker) -> None:
         for cell in (cell for cells in batches for cell in cells):
             began = time.monotonic()
-            run_cells(job, [cell], bench)
-            if self.measured and bench.folder.record(cell.name) is not None:
+            run_cells(experiment, [cell], worker)
+            if self.measured and worker.folder.record(cell.name) is not None:
                 self.measured(cell, time.monotonic() - began)
 
 
@@ -264,7 +279,7 @@ class Processes:
         if self.workers < 1:
             raise BadUsage(f"workers must be 1 or more; got {self.workers}.")
 
-    def map(self, job: Any, batches: Batches, bench: Bench) -> None:
+    def map(self, experiment: Any, batches: Batches, worker: Worker) -> None:
         """Do all batches in processes of this machine.
 
         Raises:
@@ -275,22 +290,22 @@ class Processes:
         if not batches:
             return
         threads = max(1, torch.get_num_threads() // self.workers)
-        devices = devices_of_workers(named_device(bench), self.workers)
-        start = (bench.folder.path, chosen(), threads)
+        devices = devices_of_workers(named_device(worker), self.workers)
+        start = (worker.folder.path, chosen(), threads)
         if self.limits is not None:
             cells = [cell for batch in batches for cell in batch]
-            self._map_limited(job, cells, bench, self.limits, devices, start)
+            self._map_limited(experiment, cells, worker, self.limits, devices, start)
             return
         for attempt in range(1, TRIES + 1):
             try:
-                self._map_once(job, batches, bench, devices, start)
+                self._map_once(experiment, batches, worker, devices, start)
             except BrokenProcessPool as error:
                 if attempt == TRIES:
                     raise MechassayError(
                         f"Worker processes ended without a word, {TRIES} times; the same command"
                         " goes on with what is left. If memory was short, name fewer --workers."
                     ) from error
-                record = bench.folder.record
+                record = worker.folder.record
                 left = [[cell for cell in some if record(cell.name) is None] for some in batches]
                 batches = [cells for cells in left if cells]
             else:
@@ -300,9 +315,9 @@ class Processes:
 
     def _map_once(
         self,
-        job: Any,
+        experiment: Any,
         batches: Batches,
-        bench: Bench,
+        worker: Worker,
         devices: Sequence[str],
         start: tuple[Path, Computing, int],
     ) -> None:
@@ -312,13 +327,13 @@ class Processes:
         for number in range(n_workers):
             free.put(devices[number::n_workers])
         with (
-            bench.progress.track("cells", sum(map(len, batches))) as advance,
+            worker.progress.track("cells", sum(map(len, batches))) as advance,
             ProcessPoolExecutor(
                 n_workers, context, initializer=_start_with_next, initargs=(free, *start)
             ) as pool,
         ):
             waiting: dict[Future[None], int] = {
-                pool.submit(_work, job, list(cells)): len(cells) for cells in batches
+                pool.submit(_work, experiment, list(cells)): len(cells) for cells in batches
             }
             try:
                 while waiting:
@@ -334,9 +349,9 @@ class Processes:
 
     def _map_limited(
         self,
-        job: Any,
+        experiment: Any,
         cells: Sequence[Cell],
-        bench: Bench,
+        worker: Worker,
         limits: CellLimits,
         devices: Sequence[str],
         start: tuple[Path, Computing, int],
@@ -346,16 +361,18 @@ class Processes:
         running: dict[str, tuple[Cell, Any, float, Sequence[str]]] = {}
         free = list[Sequence[str]]([device] for device in reversed(devices))
         try:
-            with bench.progress.track("cells", len(cells)) as advance:
+            with worker.progress.track("cells", len(cells)) as advance:
                 while waiting or running:
                     while waiting and free:
                         cell, mine = waiting.pop(), free.pop()
-                        process = context.Process(target=_alone, args=(job, cell, mine, *start))
+                        process = context.Process(
+                            target=_alone, args=(experiment, cell, mine, *start)
+                        )
                         process.start()
                         running[cell.name] = cell, process, time.monotonic(), mine
                     time.sleep(PAUSE)
                     for name, (cell, process, began, mine) in list(running.items()):
-                        if _has_ended(process, began, cell, bench, limits):
+                        if _has_ended(process, began, cell, worker, limits):
                             del running[name]
                             free.append(mine)
                             advance(1)
@@ -364,7 +381,7 @@ class Processes:
                 _kill(process)
 
 
-def _has_ended(process: Any, began: float, cell: Cell, bench: Bench, limits: CellLimits) -> bool:
+def _has_ended(process: Any, began: float, cell: Cell, worker: Worker, limits: CellLimits) -> bool:
     """Whether the process of a cell is over; it is ended here where it is over a limit."""
     fault: tuple[str, str] | None = None
     try:
@@ -376,14 +393,14 @@ def _has_ended(process: Any, began: float, cell: Cell, bench: Bench, limits: Cel
         return False  # It is over since; the next look says how.
     _kill(process)
     if process.exitcode == NO_ROOM:
-        raise DiskFull(f"{bench.folder.path}: a cell had no room for what it had to write.")
+        raise DiskFull(f"{worker.folder.path}: a cell had no room for what it had to write.")
     if fault is None and process.exitcode:
         code = process.exitcode
         how = f"signal {-code}" if code < 0 else f"code {code}"
         fault = "Died", f"its process ended with {how}; memory may have run out."
-    if fault is not None and bench.folder.record(cell.name) is None:
-        failure = Failure(cell=dict(cell.of), error=fault[0], message=fault[1])
-        bench.folder.save_failure(cell.name, failure)
+    if fault is not None and worker.folder.record(cell.name) is None:
+        failure = Failure(cell=dict(cell.labels), error=fault[0], message=fault[1])
+        worker.folder.save_failure(cell.name, failure)
     return True
 
 
@@ -413,23 +430,23 @@ def _kill(process: Any) -> None:
     process.join()
 
 
-def named_device(bench: Bench) -> str:
+def named_device(worker: Worker) -> str:
     """The device for workers elsewhere, which load what they need by name.
 
     Raises:
-        BadUsage: the bench holds objects, which do not travel, or has a device map.
+        BadUsage: the worker holds objects, which do not travel, or has a device map.
     """
-    if bench.device_map:
+    if worker.device_map:
         raise BadUsage(
             "A device map places a model over the devices of this process: run it here, with one"
-            f" worker; got device_map={bench.device_map!r}."
+            f" worker; got device_map={worker.device_map!r}."
         )
-    if bench.holds_objects:
+    if worker.holds_objects:
         raise BadUsage(
             "Models and tasks that are objects stay in this process: run with the executor Here,"
             " or save them and give their names."
         )
-    return bench.device
+    return worker.device
 
 
 def devices_of_workers(device: str, n: int) -> list[str]:
@@ -438,8 +455,8 @@ def devices_of_workers(device: str, n: int) -> list[str]:
     return [f"cuda:{number % n_gpus}" if n_gpus else device for number in range(n)]
 
 
-_WORKER: list[Worker] = []
-"""Of a worker process: what its bench holds stays from batch to batch."""
+_PROCESS: list[WorkerProcess] = []
+"""Of a worker process: what its worker holds stays from batch to batch."""
 
 
 def _start_with_next(free: Any, folder: Path, how: Computing, threads: int) -> None:
@@ -448,22 +465,22 @@ def _start_with_next(free: Any, folder: Path, how: Computing, threads: int) -> N
 
 def _start(devices: Sequence[str], folder: Path, how: Computing, threads: int) -> None:
     start_worker(threads)
-    _WORKER[:] = [Worker(folder, devices, how)]
+    _PROCESS[:] = [WorkerProcess(folder, devices, how)]
 
 
 def _alone(
-    job: Any, cell: Cell, devices: Sequence[str], folder: Path, how: Computing, threads: int
+    experiment: Any, cell: Cell, devices: Sequence[str], folder: Path, how: Computing, threads: int
 ) -> None:
     """What the process of one cell does."""
     _start(devices, folder, how, threads)
     try:
-        _WORKER[0].work(job, [cell])
+        _PROCESS[0].work(experiment, [cell])
     except DiskFull:
         raise SystemExit(NO_ROOM) from None
 
 
-def _work(job: Any, cells: Sequence[Cell]) -> None:
-    _WORKER[0].work(job, cells)
+def _work(experiment: Any, cells: Sequence[Cell]) -> None:
+    _PROCESS[0].work(experiment, cells)
 
 
 TRIES = 3
@@ -472,20 +489,20 @@ HEARD = 10.0
 """Seconds in which the head of a cluster takes a connection."""
 
 
-class Worker:
-    """What an actor or a process is: a bench, what it does with it, and how it computes."""
+class WorkerProcess:
+    """What an actor or a process is: a worker, what it does with it, and how it computes."""
 
     def __init__(self, folder: Path, devices: Sequence[str], how: Computing) -> None:
-        self.bench = Bench(RunFolder(folder), devices[0], SILENT, devices=devices)
+        self.worker = Worker(RunFolder(folder), devices[0], SILENT, devices=devices)
         self.how = how
 
-    def work(self, job: Any, cells: Sequence[Cell]) -> None:
+    def work(self, experiment: Any, cells: Sequence[Cell]) -> None:
         """Do a batch; see `run_cells`."""
         with computing(self.how.tf32, compiled=self.how.compiled):
             try:
-                run_cells(job, cells, self.bench)
+                run_cells(experiment, cells, self.worker)
             finally:
-                self.bench.close()
+                self.worker.close()
 
     def ready(self) -> None:
         """Answer: the worker has a place on a node."""
@@ -518,39 +535,39 @@ class Ray:
         if self.workers < 1:
             raise BadUsage(f"workers must be 1 or more; got {self.workers}.")
 
-    def map(self, job: Any, batches: Batches, bench: Bench) -> None:
+    def map(self, experiment: Any, batches: Batches, worker: Worker) -> None:
         """Do all batches on the cluster.
 
         Raises:
             BadUsage: no cluster at the address, or models and tasks that are objects.
             MechassayError: a batch was lost too often, or the cluster is gone.
         """
-        device = named_device(bench)
+        device = named_device(worker)
         ray = connected(self.address)
-        actor = ray.remote(num_gpus=self.num_gpus, num_cpus=self.num_cpus)(Worker)
-        folder = bench.folder.path.resolve()
+        kind = ray.remote(num_gpus=self.num_gpus, num_cpus=self.num_cpus)(WorkerProcess)
+        folder = worker.folder.path.resolve()
         waiting = deque((cells, 1) for cells in batches)
         working: dict[Any, tuple[Any, Sequence[Cell], int]] = {}
         starting: dict[Any, Any] = {}
         idle: list[Any] = []
 
         def start() -> None:
-            worker = actor.remote(folder, [device], chosen())
-            starting[worker.ready.remote()] = worker
+            actor = kind.remote(folder, [device], chosen())
+            starting[actor.ready.remote()] = actor
 
         for _ in range(min(self.workers, len(batches))):
             start()
-        with bench.progress.track("cells", sum(map(len, batches))) as advance:
+        with worker.progress.track("cells", sum(map(len, batches))) as advance:
             while waiting or working:
                 while waiting and idle:
-                    worker, (cells, tries) = idle.pop(), waiting.popleft()
-                    working[worker.work.remote(job, list(cells))] = worker, cells, tries
+                    actor, (cells, tries) = idle.pop(), waiting.popleft()
+                    working[actor.work.remote(experiment, list(cells))] = actor, cells, tries
                 # A worker that finds no place, as after a node was lost, is not waited for.
                 (done,), _ = ray.wait([*working, *(starting if waiting else ())])
                 if done in starting:
                     idle.append(starting.pop(done))
                     continue
-                worker, cells, tries = working.pop(done)
+                actor, cells, tries = working.pop(done)
                 try:
                     ray.get(done)
                 except ray.exceptions.RayActorError as error:
@@ -562,10 +579,10 @@ class Ray:
                     waiting.append((cells, tries + 1))
                     start()
                     continue
-                idle.append(worker)
+                idle.append(actor)
                 advance(len(cells))
-        for worker in (*idle, *starting.values()):
-            ray.kill(worker)
+        for actor in (*idle, *starting.values()):
+            ray.kill(actor)
 
 
 def connected(address: str) -> Any:

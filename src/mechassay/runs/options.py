@@ -1,7 +1,7 @@
-"""How a field of a job is typed at the command line, and the options that several jobs have.
+"""How a field of an experiment is typed at the command line, and the options that several experiments have.
 
 Nothing that runs models is imported here, or in the modules `plan` of the rooms, which have the
-fields of jobs: a command line says its help, and what is wrong with what was typed, at once.
+fields of experiments: a command line says its help, and what is wrong with what was typed, at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Role = Literal["planned", "free", "secret"]
 
 @dataclass(frozen=True)
 class Option:
-    """How a field of a job is typed at the command line.
+    """How a field of an experiment is typed at the command line.
 
     Attributes:
         help: one or two sentences.
@@ -51,9 +51,9 @@ def limit(help: str, *flags: str, least: int = 1, **more: Any) -> Option:
     return Option(help, flags, least=least, most=MOST_PAIRS, **more)
 
 
-def options_of(job: Any) -> dict[str, Option]:
-    """The fields of a job, or of its class, with their options."""
-    kind = job if isinstance(job, type) else type(job)
+def options_of(experiment: Any) -> dict[str, Option]:
+    """The fields of an experiment, or of its class, with their options."""
+    kind = experiment if isinstance(experiment, type) else type(experiment)
     hints = get_type_hints(kind, include_extras=True)
     about = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     return {
@@ -62,14 +62,14 @@ def options_of(job: Any) -> dict[str, Option]:
     }
 
 
-def check_ranges(job: Any) -> None:
+def check_ranges(experiment: Any) -> None:
     """Refuse a number that is less or more than its option allows.
 
     Raises:
         BadUsage: a field has one.
     """
-    for name, about in options_of(job).items():
-        value, least, most = getattr(job, name), about.least, about.most
+    for name, about in options_of(experiment).items():
+        value, least, most = getattr(experiment, name), about.least, about.most
         if isinstance(value, int | float) and not (
             (least is None or value >= least) and (most is None or value <= most)
         ):

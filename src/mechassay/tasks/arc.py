@@ -234,7 +234,7 @@ class ARCEasy(ARC):
     published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType(
         {"train": 2251, "validation": 570, "test": 1188, "private": 1188}
     )
-    public: ClassVar[PublicData] = PublicData("mib-bench/arc_easy")
+    public: ClassVar[PublicData] = PublicData("mib-worker/arc_easy")
     data: ClassVar[_Set] = EASY
 
 
@@ -246,7 +246,7 @@ class ARCChallenge(ARC):
     published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType(
         {"train": 1119, "validation": 299, "test": 586, "private": 586}
     )
-    public: ClassVar[PublicData] = PublicData("mib-bench/arc_challenge")
+    public: ClassVar[PublicData] = PublicData("mib-worker/arc_challenge")
     data: ClassVar[_Set] = CHALLENGE
 
 

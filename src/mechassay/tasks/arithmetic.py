@@ -215,7 +215,7 @@ class Addition(Arithmetic):
     default_counterfactual: ClassVar[str] = RANDOM
     sizes: ClassVar[Mapping[str, int]] = ADDITION_SIZES
     published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType({"train": 34400})
-    public: ClassVar[PublicData] = PublicData("mib-bench/arithmetic_addition")
+    public: ClassVar[PublicData] = PublicData("mib-worker/arithmetic_addition")
     operator = "+"
     templates = (
         "Q: How much is {op1} plus {op2}? A:",
@@ -238,7 +238,7 @@ class Subtraction(Arithmetic):
     default_counterfactual: ClassVar[str] = RANDOM
     sizes: ClassVar[Mapping[str, int]] = SUBTRACTION_SIZES
     published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType({"train": 17400})
-    public: ClassVar[PublicData] = PublicData("mib-bench/arithmetic_subtraction")
+    public: ClassVar[PublicData] = PublicData("mib-worker/arithmetic_subtraction")
     operator = "-"
     templates = (
         "Q: How much is {op1} minus {op2}? A:",

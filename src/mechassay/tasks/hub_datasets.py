@@ -1,7 +1,7 @@
 """Public data sets with the schema of MIB (Mueller et al. 2025): tasks that read and write them.
 
 A row is plain JSON: the prompt with its answer, and one struct {prompt, ...} for each kind of
-counterfactual, under the column names of `mib-bench/*` on the Hugging Face hub. A `PublicTask`
+counterfactual, under the column names of `mib-worker/*` on the Hugging Face hub. A `PublicTask`
 generates such examples itself (`source="own"`), or reads them from the hub (`source="hub"`) or
 from a folder with one file a split (train.jsonl, .json or .parquet); `rows` writes what it
 generates.

@@ -193,7 +193,7 @@ class IOI(PublicTask):
     counterfactuals: ClassVar[tuple[str, ...]] = tuple(CHANGES)
     default_counterfactual: ClassVar[str] = "s2_io_flip_counterfactual"
     sizes: ClassVar[Mapping[str, int]] = SIZES
-    public: ClassVar[PublicData] = PublicData("mib-bench/ioi")
+    public: ClassVar[PublicData] = PublicData("mib-worker/ioi")
     mib_scoring: ClassVar[Scoring] = NAMED
 
     def __post_init__(self) -> None:

@@ -426,7 +426,7 @@ class MCQA(MultipleChoice):
     @property
     def public(self) -> PublicData:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Where the data set of questions with so many choices is."""
-        return PublicData("mib-bench/copycolors_mcqa", f"{self.n_choices}_answer_choices")
+        return PublicData("mib-worker/copycolors_mcqa", f"{self.n_choices}_answer_choices")
 
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """Rounds over the objects of one split, until every prompt has come."""

@@ -100,7 +100,7 @@ class Ravel(PublicTask):
     version: ClassVar[int] = 2
     counterfactuals: ClassVar[tuple[str, ...]] = (CITY, ATTRIBUTE, WIKIPEDIA, TEMPLATE)
     default_counterfactual: ClassVar[str] = CITY
-    public: ClassVar[PublicData] = PublicData("mib-bench/ravel", splits={"validation": "val"})
+    public: ClassVar[PublicData] = PublicData("mib-worker/ravel", splits={"validation": "val"})
     mib_scoring: ClassVar[Scoring] = VALUED
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@
     check_metric(MyMetric())
     check_featurizer(MyFeaturizer(), values, others)
     check_finder(MyFinder(), model, interchanges, ["resid.0@last", "resid.1@last"])
-    check_job(MyJob(models=("truth-ioi",)), tmp_path)
+    check_experiment(MyExperiment(models=("truth-ioi",)), tmp_path)
     check_record(record)
 
 Each raises AssertionError at the first promise that is broken. `mechassay.testing.tiny` has
@@ -52,10 +52,10 @@ from mechassay.prompts.pairs import Example, Prompt, content_hash
 from mechassay.results.page import RunContents, render
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Record, Spec, page_of, provenance
-from mechassay.runs import JOBS
+from mechassay.runs import EXPERIMENTS
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare, run
+from mechassay.runs.experiment import Results, experiment_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Results, job_of
 from mechassay.runs.options import options_of
 from mechassay.tasks import Task
 from mechassay.tasks.task import SPLITS
@@ -250,83 +250,90 @@ def check_record(record: Record) -> None:
         assert escape(warning[:40]) in page, f"a warning is not on the page: {warning}"
 
 
-def check_job(job: Any, folder: Path, *, workers: int = 2) -> Results:
-    """Raise AssertionError at the first promise that the job breaks; its results otherwise.
+def check_experiment(experiment: Any, folder: Path, *, workers: int = 2) -> Results:
+    """Raise AssertionError at the first promise that the experiment breaks; its results otherwise.
 
     Args:
         folder: an empty folder to run in.
         workers: processes of the second run; 0 leaves it out.
     """
-    check_plan(job)
+    check_plan(experiment)
     threads = torch.get_num_threads()
     # As many as each worker will have: sums depend on it in their last bits.
     torch.set_num_threads(max(1, threads // max(1, workers)))
     try:
-        results = run(job, folder / "here", progress=SILENT)
+        results = run(experiment, folder / "here", progress=SILENT)
         assert not results.failures, f"a cell has no result: {results.failures[0].message}"
-        assert len(results.records) == len(job.cells()), "every cell ends in a record"
-        check_plan_file(job, results.folder)
+        assert len(results.records) == len(experiment.cells()), "every cell ends in a record"
+        check_plan_file(experiment, results.folder)
         check_record(results.records[0])
         before = _times(folder / "here")
-        again = _done(job, folder / "here")
+        again = _done(experiment, folder / "here")
         assert _times(folder / "here") == before, "what is done is not done again"
         assert numbers(again) == numbers(results), "stored results are read as they were"
         if workers:
-            elsewhere = run(job, folder / "there", executor=Processes(workers), progress=SILENT)
+            elsewhere = run(
+                experiment, folder / "there", executor=Processes(workers), progress=SILENT
+            )
             assert numbers(elsewhere) == numbers(results), "other processes give other results"
-        check_taken_up(job, folder / "part", numbers(results), Here())
-        check_without_results(job, folder / "none")
+        check_taken_up(experiment, folder / "part", numbers(results), Here())
+        check_without_results(experiment, folder / "none")
         return results
     finally:
         torch.set_num_threads(threads)
 
 
-def check_plan(job: Any) -> None:
+def check_plan(experiment: Any) -> None:
     """A frozen dataclass whose fields are options, and cells that are told apart."""
-    params: Any = getattr(type(job), "__dataclass_params__", None)
-    assert params is not None and params.frozen, "jobs are values: frozen dataclasses"
-    assert set(job.grows) <= {field.name for field in dataclasses.fields(job)}
-    names = [cell.name for cell in job.cells()]
-    assert names, "a job has cells"
+    params: Any = getattr(type(experiment), "__dataclass_params__", None)
+    assert params is not None and params.frozen, "experiments are values: frozen dataclasses"
+    assert set(experiment.grows) <= {field.name for field in dataclasses.fields(experiment)}
+    names = [cell.name for cell in experiment.cells()]
+    assert names, "an experiment has cells"
     assert len(set(names)) == len(names), "cells have names of their own"
     for name in names:
         assert ".." not in Path(name).parts and not Path(name).is_absolute(), name
-    batches = [cell.shares for cells in batches_of(job) for cell in cells[:1]]
+    batches = [cell.inputs for cells in batches_of(experiment) for cell in cells[:1]]
     assert len(set(batches)) == len(batches), "cells that share something stand together"
 
 
-def check_plan_file(job: Any, folder: RunFolder) -> None:
-    """The stored plan is the job again, without what is secret."""
+def check_plan_file(experiment: Any, folder: RunFolder) -> None:
+    """The stored plan is the experiment again, without what is secret."""
     plan = folder.plan()
-    secret = {name for name, about in options_of(job).items() if about.role == "secret"}
+    secret = {name for name, about in options_of(experiment).items() if about.role == "secret"}
     assert not secret & set(plan), "secrets are never stored"
-    if job.kind in JOBS:
-        assert job_of(plan, **{name: getattr(job, name) for name in secret}) == job
+    if experiment.kind in EXPERIMENTS:
+        assert (
+            experiment_of(plan, **{name: getattr(experiment, name) for name in secret})
+            == experiment
+        )
 
 
-def check_without_results(job: Any, folder: Path) -> None:
+def check_without_results(experiment: Any, folder: Path) -> None:
     """Tables and page of a run whose cells all failed."""
     folder.mkdir(parents=True)
-    (cell, *_) = job.cells()
-    failure = Failure(cell=dict(cell.of), error="NonFinite", message="a loss is NaN")
+    (cell, *_) = experiment.cells()
+    failure = Failure(cell=dict(cell.labels), error="NonFinite", message="a loss is NaN")
     nothing = Results(RunFolder(folder), (), ((cell, failure),))
     console = Console(file=io.StringIO(), width=200)
-    job.show(nothing, console)
-    page = job.report(nothing)
+    experiment.show(nothing, console)
+    page = experiment.report(nothing)
     if page.suffix == ".html":
         assert "a loss is NaN" in page.read_text("utf-8"), "the page does not say what failed"
 
 
-def check_taken_up(job: Any, folder: Path, whole: dict[str, Any], executor: Executor) -> None:
+def check_taken_up(
+    experiment: Any, folder: Path, whole: dict[str, Any], executor: Executor
+) -> None:
     """A run that ended after its first batch is taken up."""
-    bench = prepare(job, folder, progress=SILENT)
-    executor.map(job, batches_of(job)[:1], bench)
-    assert numbers(_done(job, folder)) == whole, "a run that ended early"
+    worker = prepare(experiment, folder, progress=SILENT)
+    executor.map(experiment, batches_of(experiment)[:1], worker)
+    assert numbers(_done(experiment, folder)) == whole, "a run that ended early"
 
 
-def _done(job: Any, folder: Path) -> Results:
+def _done(experiment: Any, folder: Path) -> Results:
     """What `run` gives, without the report of it."""
-    return done(job, prepare(job, folder, progress=SILENT, here=True), Here())
+    return done(experiment, prepare(experiment, folder, progress=SILENT, here=True), Here())
 
 
 def numbers(results: Results) -> dict[str, Any]:

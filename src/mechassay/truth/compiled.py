@@ -246,10 +246,10 @@ def compiled_folder(name: str) -> Path:
         digest.update(value.numpy().tobytes())
     target = cache_folder() / "truth" / f"{name}-{digest.hexdigest()[:16]}" / name
     if not is_model_folder(target):
-        with workbench() as bench:
-            write_model(compile_model(blueprint), blueprint.task.vocabulary, bench / name)
-            shutil.copyfile(known, bench / name / FILE)
-            publish(bench / name, target)
+        with workbench() as worker:
+            write_model(compile_model(blueprint), blueprint.task.vocabulary, worker / name)
+            shutil.copyfile(known, worker / name / FILE)
+            publish(worker / name, target)
     return target
 
 

@@ -39,7 +39,7 @@ from mechassay.interventions.site import load_site
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.utils.display import BAR, Progress
-from mechassay.variables.plan import FEATURIZERS, PROFILES
+from mechassay.variables.options import FEATURIZERS, PROFILES
 
 SIZED: tuple[str, ...] = ("das",)
 """Featurizers whose number of features is given."""

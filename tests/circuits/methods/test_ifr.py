@@ -292,7 +292,7 @@ def test_circuits_are_grown_from_the_logits() -> None:
     assert bool(grown.edges[:, graph.logits].any())
 
 
-def test_an_interrupted_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_experiment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case, path = subject("llama"), tmp_path / "half.safetensors"
     monkeypatch.setattr(memory, "CPU_BUDGET", 1)
     whole = score(case).values

@@ -19,7 +19,7 @@ from helpers.tiny_models import with_words, write_attn_only, write_interpbench
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.metrics import recovery_of
 from mechassay.circuits.graph_files import GraphFile
-from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage, ModelNotFetched, SelfCheckFailed, UnsupportedModel
 from mechassay.models.families.transformer_lens import LensConfig, LensModel
 from mechassay.models.forward import forward
@@ -174,7 +174,7 @@ def test_interpbench_is_read_by_its_layout(tmp_path: Path) -> None:
     model = ma.load_model(str(folder))
     assert (model.graph.n_layers, model.graph.n_heads, model.decoder.d_model) == (6, 4, 64)
     assert model.graph.n_edges == 1108, "as the benchmark counts"
-    job = CircuitsJob(
+    experiment = CircuitsExperiment(
         (str(folder),),
         ("ioi",),
         ("eap", "clean-corrupted"),
@@ -182,10 +182,10 @@ def test_interpbench_is_read_by_its_layout(tmp_path: Path) -> None:
         test_limit=6,
         random_rankings=5,
     )
-    records = ma.run(job, tmp_path / "run", progress=SILENT).records
+    records = ma.run(experiment, tmp_path / "run", progress=SILENT).records
     scores = [
         ma.circuits.EdgeScores.load(RunFolder(tmp_path / "run").scores_file(cell.name))
-        for cell in job.cells()
+        for cell in experiment.cells()
     ]
     for record, found in zip(records, scores, strict=True):
         expected = recovery_of(found, circuit, by="magnitude")
@@ -193,7 +193,11 @@ def test_interpbench_is_read_by_its_layout(tmp_path: Path) -> None:
     other = Graph(3, 4)
     GraphFile(other, 64, circuit=Circuit.full(other)).write(tmp_path / "other.json")
     with pytest.raises(BadUsage, match="graph"):
-        ma.run(replace(job, known=str(tmp_path / "other.json")), tmp_path / "no", progress=SILENT)
+        ma.run(
+            replace(experiment, known=str(tmp_path / "other.json")),
+            tmp_path / "no",
+            progress=SILENT,
+        )
     beside = tmp_path / "beside"
     with_words()[0].save_pretrained(beside)
     (beside / "interpbench_graph.json").write_bytes(
@@ -477,11 +481,11 @@ def test_interpbench_comes_from_the_hub_without_its_pickle(
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    model = ma.load_model("mib-bench/interpbench")
+    model = ma.load_model("mib-worker/interpbench")
     assert model.graph.n_edges == 1108
     assert asked == [
         (
-            "mib-bench/interpbench",
+            "mib-worker/interpbench",
             ["interpbench_graph.json", "ioi_all_splits/ll_model_100_100_80.pth"],
         )
     ]

@@ -252,7 +252,7 @@ class OptimalAblation:
         Args:
             pairs: what is trained on; only clean prompts and answers matter.
             validation: what decides when to stop and what to keep; `pairs` if not given.
-            checkpoint: a file that keeps what is done, so that a killed job can go on.
+            checkpoint: a file that keeps what is done, so that a killed run can go on.
 
         Raises:
             NonFinite: a loss is infinite or NaN; the message has the step.

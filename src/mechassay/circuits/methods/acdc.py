@@ -155,7 +155,7 @@ class ACDC(Method[EdgeScores]):
                 "start": hashlib.sha256(start.edges.numpy().tobytes()).hexdigest(),
             }
         )
-        # The first undecided edge is where a job stands.
+        # The first undecided edge is where an experiment stands.
         decisions = torch.full((len(thresholds), n_edges), UNDECIDED, dtype=torch.int8)
         n_runs = torch.zeros(1, dtype=torch.int64)
         circuits: list[Circuit] = []

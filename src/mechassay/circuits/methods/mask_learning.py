@@ -143,7 +143,7 @@ class MaskMethod(Method[EdgeScores | NodeScores], Generic[LossT]):
         Args:
             examples: what each step is on; `batch_size` of the pairs if not given.
             weigh: how much each of them counts; all alike if not given. If either is given, the
-                checkpoint is not used: a killed job starts again.
+                checkpoint is not used: a killed run starts again.
         """
         self._check()
         model = inputs.model

@@ -54,7 +54,7 @@ class ScoreInputs:
         batch: the pairs, aligned, on the model's device.
         objective: what a score is a drop of.
         progress: where the method shows how far it is.
-        checkpoint: the file that keeps finished work of a killed job; None keeps nothing.
+        checkpoint: the file that keeps finished work of a killed run; None keeps nothing.
     """
 
     model: Model
@@ -208,7 +208,7 @@ def resumable_sum(
         key: of what is computed; only a checkpoint with the same key is taken up.
         zeros: what the sums begin with; `into` has tensors like them.
         parts: each with its number of units, of which there are `n_units`, on the bar.
-        checkpoint: a file that keeps what is done, so that a killed job can go on.
+        checkpoint: a file that keeps what is done, so that a killed run can go on.
     """
     with (
         progress.track(label, n_units) as advance,

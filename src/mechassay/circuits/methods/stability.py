@@ -500,7 +500,7 @@ def score_in_parts(
 
     Args:
         seed: of which groups of pairs are together.
-        checkpoint: a file that keeps what is done, so that a killed job can go on.
+        checkpoint: a file that keeps what is done, so that a killed run can go on.
 
     Raises:
         BadUsage: the method's scores are no mean over pairs; fewer than eight groups of pairs.

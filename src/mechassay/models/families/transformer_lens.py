@@ -16,7 +16,7 @@ A checkpoint is a folder with
 (Neel Nanda's have the causal mask and the value of masked scores as buffers.) Layer norms have
 weight and bias (normalization "LN") or neither ("LNPre"); positions are learned and added once.
 
-`mib-bench/interpbench` (Mueller et al. 2025, appendix F) has its weights and its circuit, but its
+`mib-worker/interpbench` (Mueller et al. 2025, appendix F) has its weights and its circuit, but its
 sizes in a pickle, which is not opened: they are `INTERPBENCH`.
 
 transformers has no class for these models. `LensModel` is the original that the decoder is checked
@@ -141,10 +141,10 @@ INTERPBENCH = LensConfig(
     d_mlp=3072,
     normalized=False,
 )
-"""The sizes of mib-bench/interpbench, by the code that trained it: GPT-2's configuration (norms
+"""The sizes of mib-worker/interpbench, by the code that trained it: GPT-2's configuration (norms
 folded), with six layers of four heads, 64 wide.
 """
-INTERPBENCH_HUB = "mib-bench/interpbench"
+INTERPBENCH_HUB = "mib-worker/interpbench"
 INTERPBENCH_WEIGHTS = "ioi_all_splits/ll_model_100_100_80.pth"
 INTERPBENCH_GRAPH = "interpbench_graph.json"
 """Its circuit, in EAP-IG's form."""
@@ -293,7 +293,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def is_interpbench(folder: Path) -> bool:
-    """Whether a folder is laid out as mib-bench/interpbench."""
+    """Whether a folder is laid out as mib-worker/interpbench."""
     return (folder / INTERPBENCH_GRAPH).is_file()
 
 

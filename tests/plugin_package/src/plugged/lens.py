@@ -18,13 +18,13 @@ from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
 from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
 from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Job, cell_name
+from mechassay.runs.experiment import Cell, Experiment, Worker, cell_name
 from mechassay.runs.options import option
 from mechassay.stats.intervals import percentile_interval, resampled_means
 
 
 @dataclass(frozen=True)
-class LensJob(Job):
+class LensExperiment(Experiment):
     """The logit lens of models on tasks."""
 
     models: Annotated[tuple[str, ...], options.MODELS]
@@ -35,9 +35,9 @@ class LensJob(Job):
     kind: ClassVar[str] = "lens"
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
-    def check(self, bench: Bench) -> None:
+    def check(self, worker: Worker) -> None:
         for task in self.tasks:
-            bench.task(task)
+            worker.task(task)
 
     def cells(self) -> list[Cell]:
         return [
@@ -46,8 +46,8 @@ class LensJob(Job):
             for task in self.tasks
         ]
 
-    def run(self, cell: Cell, bench: Bench) -> Record:
-        model, task = bench.model(cell.of["model"]), bench.task(cell.of["task"])
+    def run(self, cell: Cell, worker: Worker) -> Record:
+        model, task = worker.model(cell.labels["model"]), worker.task(cell.labels["task"])
         pairs = task.pairs("test", model, limit=self.limit, seed=self.seed)
         batch = model.batch(pairs)
         values = np.stack(list(lens(model, batch, task.objective)))
@@ -58,7 +58,7 @@ class LensJob(Job):
             rows.append({"layer": layer, task.objective: row.mean(), "low": low, "high": high})
         return Record(
             kind=self.kind,
-            cell=dict(cell.of),
+            cell=dict(cell.labels),
             specs={
                 "model": Spec(name=model.name),
                 "task": Spec(name=task.name, version=task.version),

@@ -1,0 +1,420 @@
+"""Find circuits with several methods on tasks and models, and measure how faithful they are.
+
+A cell is one method on one task with one model. It finds scores, which stay in the folder, then
+measures them. The cells of one model and task share the pairs, the controls, and the constants that
+ablated edges carry: means and learned ones are those of the train pairs, for the test pairs too. A
+ground truth is a model that runs on its own task alone; there records also say how well the known
+circuit is found (`circuits.evaluation.metrics`).
+
+What is skipped is a cell with its reason, before anything of it is run:
+
+    at chance       the model does not do the task: on the test pairs the interval of its accuracy
+                    reaches chance (unless `even_at_chance`)
+    too expensive   finding the circuit would take more than `max_minutes`: the forwards that the
+                    method says it takes (`Method.forwards`), and those that learning the constants
+                    of optimal ablation takes, times the seconds of one forward, which is timed on
+                    train pairs. Measuring is not counted: it is about the same for all methods.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+from rich.console import Console
+
+from mechassay.circuits.drawing import Drawing, draw_circuit
+from mechassay.circuits.evaluation import METRICS
+from mechassay.circuits.evaluation.ablation import ABLATIONS
+from mechassay.circuits.graph_files import load_scores
+from mechassay.circuits.methods import METHODS, RECOMMENDED
+from mechassay.circuits.methods.method import check_pairing, versions_of
+from mechassay.circuits.methods.stability import (
+    SELECTIONS,
+    Over,
+    PartScores,
+    has_seed,
+    is_mean_of_pairs,
+    scored_again,
+)
+from mechassay.circuits.profiles import VERSIONS, Profile
+from mechassay.circuits.scores import DRAWN_EDGES, SCORES_SHA256, EdgeScores, largest_drawable
+from mechassay.circuits.series import (
+    CircuitSeries,
+    is_series,
+    load_ranked,
+    ranked_name,
+)
+from mechassay.discovery.inputs import (
+    KIND,
+    ONE_SIZE,
+    SUITE,
+    CircuitInputs,
+    TypedMethod,
+    constructed,
+    optimal_ablation,
+    part_scores_file,
+)
+from mechassay.discovery.options import CircuitsOptions, Construction, Stage
+from mechassay.discovery.suite_page import suite_differences
+from mechassay.errors import BadFile, BadUsage, one_of
+from mechassay.models.model import check_dtype
+from mechassay.models.objectives import load_objective
+from mechassay.models.sources import with_truths
+from mechassay.results.console import print_text
+from mechassay.results.records import Record
+from mechassay.results.report import print_report, write_page, write_tables
+from mechassay.runs.execute import run
+from mechassay.runs.experiment import (
+    Cell,
+    Experiment,
+    Results,
+    Worker,
+    cell_name,
+    command_line,
+    default_folder,
+    shown_model,
+)
+from mechassay.tasks import TASKS, Keep
+from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
+from mechassay.utils.files import path_hash, write_text
+
+AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
+
+
+@dataclass(frozen=True)
+class CircuitsExperiment(CircuitsOptions, Experiment):
+    """A cell is one method on one task with one model; see `CircuitsOptions` for the fields."""
+
+    for_boards: ClassVar[bool] = True
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "methods", "scores")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_truths(self.models))
+        object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
+        object.__setattr__(self, "methods", METHODS.full_names(self.methods))
+        object.__setattr__(self, "metrics", METRICS.full_names(self.metrics))
+
+    def words(self) -> tuple[Sequence[str], Sequence[str]]:
+        asked_about = ("scores", "stage")
+        if self.scores and self.methods:
+            return (), asked_about
+        if not self.scores:
+            return ("circuits", "run" if self.stage == "all" else self.stage), asked_about
+        return ("circuits", "evaluate", *self.scores), asked_about
+
+    def versions(self, worker: Worker) -> dict[str, int]:
+        """Versions of definitions, which are part of the plan."""
+        return {"profile_version": VERSIONS[self.profile]}
+
+    def definitions(self) -> dict[str, int]:
+        """Return the versions of methods and metrics."""
+        methods = [own for typed in self.typed_methods() for own in versions_of(typed.method)]
+        metrics = [METRICS.make(text) for text in self.metrics]
+        return {
+            **{f"method {name}": version for name, version in methods},
+            **{f"metric {metric.name}": metric.version for metric in metrics},
+        }
+
+    def typed_methods(self) -> list[TypedMethod]:
+        """The methods as they were typed."""
+        return [TypedMethod.of(text, self.ablation) for text in self.methods]
+
+    def check(self, worker: Worker) -> None:
+        one_of("profile", self.profile, get_args(Profile))
+        one_of("stage", self.stage, get_args(Stage))
+        known = self.known or any(map(is_truth, self.models))
+        if not (self.curve or self.metrics or known):
+            raise BadUsage("Without a curve there is nothing to measure: name a metric.")
+        one_of("choice of pairs to keep", self.keep, get_args(Keep))
+        one_of("ablation", self.ablation, ABLATIONS)
+        one_of("construction", self.construction, get_args(Construction))
+        if self.construction in SELECTIONS:
+            self._check_stable_edges()
+        if self.resamples and self.construction in (*SELECTIONS, "faithful"):
+            raise BadUsage(f"Circuits of the construction {self.construction} have no resamples.")
+        one_of("source of resamples", self.over, get_args(Over))
+        if self.over == "seeds":
+            self._check_seeds()
+        optimal_ablation(self.optimal, self.seed)
+        check_dtype(self.dtype)
+        check_pairing(self.pairing)
+        under = {self.ablation, *(typed.ablation for typed in self.typed_methods())}
+        if self.pairing != "matched" and under != {"counterfactual"}:
+            raise BadUsage(
+                f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
+                f" {', '.join(sorted(under - {'counterfactual'}))} ablation."
+            )
+        if self.objective is not None:
+            load_objective(self.objective)
+        self._check_plugins()
+        self._check_unchanged(worker)
+        for task in self.tasks:
+            worker.task(task)
+        check_tasks(self.models, self.tasks)
+
+    def _check_stable_edges(self) -> None:
+        """Refuse a construction by how edges hold over the pairs where that is not known."""
+        typed_methods = self.typed_methods()
+        others = [typed.name for typed in typed_methods if not is_mean_of_pairs(typed.method)]
+        others += self.scores
+        if others:
+            raise BadUsage(
+                f"The construction {self.construction} needs scores of parts of the pairs, which"
+                f" methods have that are means over pairs; got {', '.join(others)}."
+            )
+
+    def _check_seeds(self) -> None:
+        """Refuse other seeds where there are none, or none is asked for."""
+        typed_methods = self.typed_methods()
+        others = [typed.name for typed in typed_methods if not has_seed(typed.method)]
+        others += self.scores
+        if others:
+            seeded = [name for name in METHODS.names() if "seed" in METHODS.outline(name)[1]]
+            raise BadUsage(
+                f"--over seeds runs a method again with other seeds, which {', '.join(seeded)}"
+                f" have; got {', '.join(others)}."
+            )
+        if not self.resamples:
+            raise BadUsage("--over seeds needs --resamples: how many other seeds to run.")
+
+    def _check_plugins(self) -> None:
+        for text in self.metrics:
+            known = self.known or any(map(is_truth, self.models))
+            if METRICS.make(text).needs_truth and not known:
+                raise BadUsage(
+                    f"The metric {text} needs a known circuit, which only ground truths have, or"
+                    " --known; completeness and minimality take a size instead:"
+                    " completeness:size=0.01."
+                )
+        for file in self.scores:
+            load_ranked(file)
+        names = [name for name, _ in self.rankings()]
+        if not names:
+            raise BadUsage("Name a method or a score file: there is nothing to do.")
+        for name in names:
+            if names.count(name) > 1:
+                raise BadUsage(f"Two rankings are called {name!r}; rename the file of one.")
+
+    def _check_unchanged(self, worker: Worker) -> None:
+        """Refuse files of scores that have changed since the folder's records were made of them."""
+        of_files = [cell for cell in self.cells() if cell["method"] in self.scores]
+        for cell in of_files if worker.folder.plan_file.is_file() else ():
+            record, typed = worker.folder.record(cell.name), cell["method"]
+            if record is None or record.method.args.get(SCORES_SHA256) == path_hash(Path(typed)):
+                continue
+            raise BadUsage(
+                f"{typed} has changed since {worker.folder.path} was made of it. Name another"
+                " --output, or remove the folder."
+            )
+
+    def _kept_scores(self, cell: Cell, results: Results) -> Path:
+        """Where the scores of a finished cell are: as given, or as its method found them."""
+        typed = cell["method"]
+        return Path(typed) if typed in self.scores else results.folder.scores_file(cell.name)
+
+    def notes(self) -> Sequence[str]:
+        """Return notes on ground truths, which have tasks of their own, and on other seeds."""
+        notes = own_task_notes(self.models, self.tasks)
+        if self.over != "seeds":
+            return notes
+        again = f"{self.resamples} other seed{'s' * (self.resamples != 1)}"
+        return [*notes, f"Every method runs {1 + self.resamples} times: with {again} too."]
+
+    def rankings(self) -> list[tuple[str, str]]:
+        """What is measured: the name of each method or score file, and how it was typed."""
+        # A method that is spelled in two ways, as with a default setting, is one method.
+        typed = zip(self.typed_methods(), self.methods, strict=True)
+        methods = {method.name: text for method, text in typed}
+        files = dict.fromkeys((ranked_name(file), file) for file in self.scores)
+        return [*methods.items(), *files]
+
+    def cells(self) -> list[Cell]:
+        ending = ".scores" if self.stage == "localize" else ""
+        return [
+            Cell(
+                f"{group}/{cell_name(name)}{ending}",
+                {"method": name, "task": task, "model": shown_model(model)},
+                group,
+                {"method": typed, "model": model},
+            )
+            for model in self.models
+            for task in tasks_of(model, self.tasks)
+            for group in [cell_name(model, task)]
+            for name, typed in self.rankings()
+        ]
+
+    def skip(self, cell: Cell, worker: Worker) -> tuple[str, str] | None:
+        inputs = self.inputs(cell, worker)
+        if not self.even_at_chance:
+            warnings = inputs.preference.warnings()
+            if warnings:
+                return AT_CHANCE, warnings[0]
+        if self.max_minutes is None or self.scores or inputs.scores_file(cell).is_file():
+            return None
+        model, n_pairs = inputs.model, len(inputs.train)
+        typed = inputs.method(cell)
+        forwards = typed.method.forwards(model.graph, n_pairs)
+        if scored_again(typed.method, self.over):
+            forwards *= 1 + self.resamples
+        under = (self.ablation, typed.ablation)
+        if "optimal" in under and not inputs.constants_file("optimal").is_file():
+            forwards += optimal_ablation(self.optimal, self.seed).forwards(model.graph, n_pairs)
+        seconds = forwards * inputs.forward_seconds
+        if seconds <= 60 * self.max_minutes:
+            return None
+        return (
+            TOO_EXPENSIVE,
+            f"{_duration(seconds)}: {forwards / n_pairs:,.0f} forwards a pair x {n_pairs} pairs",
+        )
+
+    def inputs(self, cell: Cell, worker: Worker) -> CircuitInputs:
+        """What the cells of one model and task share."""
+        model, task = cell["model"], cell.labels["task"]
+        return worker.shared(
+            "inputs", lambda: CircuitInputs(self, worker, model, task, cell.inputs)
+        )
+
+    def run(self, cell: Cell, worker: Worker) -> Record:
+        inputs = self.inputs(cell, worker)
+        scores = inputs.ranking(cell)
+        if self.stage == "all":
+            return inputs.measured(cell, scores)
+        if isinstance(scores, CircuitSeries):
+            raise BadUsage(f"{cell.labels['method']} are circuits: there is nothing to localize.")
+        return inputs.localized(cell, scores)
+
+    def show(self, results: Results, console: Console) -> None:
+        if self.stage == "localize":
+            for cell, _ in results.done:
+                file = results.folder.scores_file(cell.name.removesuffix(".scores"))
+                scores = load_scores(file)
+                best = scores.ranking("magnitude")[:3]
+                names = ", ".join(scores.place_name(int(flat)) for flat in best)
+                n_scores = len(scores.ranking("value"))
+                line = f"{cell.labels['method']}: {n_scores:,} scores in {file}; strongest: {names}"
+                print_text(line, console)
+            return
+        kind = SUITE if len(results.groups) > 1 else KIND
+        if not self.curve:
+            kind = ONE_SIZE
+        print_report(results.contents, console, kind)
+
+    def report(self, results: Results) -> Path:
+        """A page for each model and task, and one over all; tables.md; differences.json."""
+        folder, page = results.folder.path, results.folder.path / "report.html"
+        if self.stage == "localize":
+            return folder / "scores"
+        if not self.curve:
+            return super().report(results)
+        groups, command = results.groups, command_line(self, Path(folder.name))
+        every: list[Drawing] = []
+        for group in groups:
+            part = results.of(group)
+            drawings = [
+                drawing
+                for cell, _ in part.done
+                for drawing in _drawings(
+                    cell, self._kept_scores(cell, results), self.construction, folder
+                )
+            ]
+            every += drawings
+            target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
+            contents = replace(part.contents, drawings=drawings)
+            write_page(target, contents, kind=KIND, command=command)
+        write_tables(folder / "tables.md", results.contents, SUITE)
+        differences = json.dumps(suite_differences(results.records), indent=1)
+        write_text(folder / "differences.json", differences)
+        if len(groups) > 1:
+            contents = replace(results.contents, drawings=every)
+            write_page(page, contents, kind=SUITE, command=command)
+        return page
+
+
+def find_circuit(
+    model: str,
+    task: str = "",
+    method: str = RECOMMENDED,
+    *,
+    folder: str | Path | None = None,
+    device: str = "cpu",
+    **fields: Any,
+) -> Results:
+    """Find the circuit of a task in a model and measure it, as `mechassay circuits run` does.
+
+        found = find_circuit("smollm2-135m", "ioi")
+        print(found)          is it good? the first sentence of the page
+        found.open()          the page
+        found.records         the numbers
+
+    Args:
+        task: "" for that of a ground truth.
+        folder: of the run; `default_folder` if not given. The same call goes on there.
+        fields: others of `CircuitsExperiment`, such as test_limit=40.
+
+    Raises:
+        BadUsage, UnknownName: see `run`.
+    """
+    experiment = CircuitsExperiment((model,), (task,) if task else (), methods=(method,), **fields)
+    return run(experiment, folder or default_folder(experiment), device=device)
+
+
+def score_files(given: Sequence[Path]) -> tuple[str, ...]:
+    """Score files that were typed as files, or as the folder of a run that found them; folders of
+    circuits as they are.
+
+    Raises:
+        BadFile: a folder has none.
+    """
+    files: list[Path] = []
+    for path in given:
+        has_scores = (path / "scores").is_dir()
+        if not has_scores and is_series(path):
+            files.append(path)
+            continue
+        folder = path / "scores" if has_scores else path
+        held = sorted(folder.rglob("*.safetensors")) if folder.is_dir() else [path]
+        if not held:
+            raise BadFile(
+                f"{path}: the folder has no score files (.safetensors), neither by itself nor in a"
+                " folder named scores; nor circuits."
+            )
+        files += held
+    return tuple(map(str, files))
+
+
+def _duration(seconds: float) -> str:
+    hours = seconds / 3600
+    if hours < 1:
+        return f"about {seconds / 60:.2g} min"
+    return f"about {hours:,.0f} h" if hours >= 10 else f"about {hours:.1f} h"
+
+
+def _drawings(cell: Cell, file: Path, construction: Construction, folder: Path) -> list[Drawing]:
+    """The strongest connected edges of scores of edges, or the largest circuit that fits."""
+    name = cell.labels["method"]
+    if not file.exists() or name.startswith("random"):
+        return []
+    scores = constructed(load_ranked(file), construction)
+    if isinstance(scores, CircuitSeries):
+        circuit, title = scores.within(DRAWN_EDGES), f"{name}: the circuit at its size"
+    elif isinstance(scores, EdgeScores):
+        circuit, title = largest_drawable(scores), f"{name}: the strongest connected edges"
+    else:
+        return []
+    if isinstance(scores, CircuitSeries) and not len(circuit):
+        return []
+    edges = scores if isinstance(scores, EdgeScores) else None
+    stable = None
+    parts = part_scores_file(folder, cell.inputs, file)
+    if edges is not None and parts.is_file() and construction in ("own", "top"):
+        # The circuit's size before pruning: up to its last edge in the ranking.
+        drawn = circuit.edges.flatten().numpy()[edges.ranking("magnitude")]
+        n = int(np.flatnonzero(drawn).max(initial=-1)) + 1
+        stable = PartScores.load(parts, edges).stable(n)
+    drawing = draw_circuit(edges, circuit, title=title, stable=stable)
+    return [replace(drawing, of=dict(cell.labels))]
