@@ -25,7 +25,7 @@ from mechassay.circuits.methods.method import token_bytes
 from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadUsage
-from mechassay.interventions.experiment import PatchExperiment
+from mechassay.interventions.patching import PatchExperiment
 from mechassay.models.forward import Contrast
 from mechassay.models.graph import Graph
 from mechassay.models.memory import CPU_BUDGET, kept_run_bytes

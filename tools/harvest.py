@@ -26,7 +26,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
 
 MOST = 60
 """Cases kept of a kind."""
@@ -52,18 +52,18 @@ def pytest_configure(config: Any) -> None:
 
 
 def _keeping(function: Callable[..., Any], kind: str, folder: Path) -> Callable[..., Any]:
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
 
     @functools.wraps(function)
     def kept(page: Any, shown: Any, *rest: Any, **named: Any) -> Any:
-        run = RunContents([shown]) if function.__name__ == "draw" else shown
+        run = Report([shown]) if function.__name__ == "draw" else shown
         keep(folder, kind, run)
         return function(page, shown, *rest, **named)
 
     return kept
 
 
-def keep(folder: Path, kind: str, run: RunContents) -> None:
+def keep(folder: Path, kind: str, run: Report) -> None:
     """Write a case, unless it is there already or there are enough of its kind."""
     from mechassay.results.records import PAGES
 
@@ -107,14 +107,14 @@ def rendered(case: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
     from mechassay.results import page
     from mechassay.results.console import print_tables
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
     from mechassay.results.plots import svg
     from mechassay.results.records import Failure, Record, page_of
 
     records = [Record.model_validate_json(json.dumps(record)) for record in case["records"]]
     failures = [Failure.model_validate(failure) for failure in case["failures"]]
     drawings = [d if isinstance(d, str) else SimpleNamespace(**d) for d in case["drawings"]]
-    run, shown = RunContents(records, failures, drawings), page_of(case["kind"])
+    run, shown = Report(records, failures, drawings), page_of(case["kind"])
 
     def console() -> str:
         out = io.StringIO()

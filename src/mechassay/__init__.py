@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from mechassay.hub import from_hub as from_hub
     from mechassay.hub import push_to_hub as push_to_hub
     from mechassay.interventions.activation_patching import patch as patch
-    from mechassay.interventions.experiment import PatchExperiment as PatchExperiment
     from mechassay.interventions.intervene import intervene as intervene
     from mechassay.interventions.intervention import Ablate as Ablate
     from mechassay.interventions.intervention import Add as Add
     from mechassay.interventions.intervention import Interchange as Interchange
     from mechassay.interventions.intervention import Replace as Replace
     from mechassay.interventions.intervention import Scale as Scale
+    from mechassay.interventions.patching import PatchExperiment as PatchExperiment
     from mechassay.interventions.site import Site as Site
     from mechassay.interventions.site import sites as sites
     from mechassay.interventions.steering import generate as generate
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from mechassay.results.records import Failure as Failure
     from mechassay.results.records import Record as Record
     from mechassay.runs.accuracy import AccuracyExperiment as AccuracyExperiment
-    from mechassay.runs.execute import run as run
+    from mechassay.runs.run import run as run
     from mechassay.tasks import Task as Task
     from mechassay.tasks import load_task as load_task
     from mechassay.tasks.template import Template as Template

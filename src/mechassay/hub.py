@@ -33,7 +33,7 @@ from mechassay.leaderboard.folder import StoredBoards
 from mechassay.leaderboard.rules import board_rules
 from mechassay.models.sources import is_hub_id, split_revision
 from mechassay.models.weight_files import cache_folder, quiet
-from mechassay.results.page import RunContents, TextTable
+from mechassay.results.page import Report, TextTable
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Record
 from mechassay.results.report import markdown_page
@@ -256,7 +256,7 @@ def _card(repo: str, files: Mapping[str, Path], license: str) -> str:
     if boards is not None:
         body = _cells_text(boards)
     elif records:
-        body = markdown_page(RunContents(list(records.values()), failures))
+        body = markdown_page(Report(list(records.values()), failures))
     else:
         body = "**Nothing was measured of this**: no record here says how good it is.\n"
     front = yaml.safe_dump(about, sort_keys=False, allow_unicode=True)

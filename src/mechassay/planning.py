@@ -33,12 +33,13 @@ from mechassay.features.das import TrainedFinder
 from mechassay.features.finder import ValueFinder
 from mechassay.gym.experiments import GymExperiment
 from mechassay.gym.methods import gym_method
-from mechassay.interventions.experiment import PatchExperiment
+from mechassay.interventions.patching import PatchExperiment
 from mechassay.interventions.site import blocks
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import kept_run_bytes, may_be_kept
 from mechassay.models.model import Model, outline
 from mechassay.runs.accuracy import AccuracyExperiment
+from mechassay.runs.cells import Cell
 from mechassay.runs.costs import (
     BACKWARD,
     RANKINGS,
@@ -56,7 +57,7 @@ from mechassay.runs.costs import (
     sample_pairs,
     token_operations,
 )
-from mechassay.runs.experiment import Cell, layers_of
+from mechassay.runs.options import layers_of
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
 from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import is_truth

@@ -26,8 +26,10 @@ from mechassay.models.objectives import load_objective
 from mechassay.prompts.pairs import Pair, Pairs
 from mechassay.results.records import Record, Spec
 from mechassay.runs import options
-from mechassay.runs.experiment import Cell, Experiment, Worker, cell_name, made_by, shown_model
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment
 from mechassay.runs.options import option
+from mechassay.runs.worker import Worker, made_by
 from mechassay.tasks import Keep
 from mechassay.tasks.task import Task, settings_of
 from mechassay.utils.display import counted

@@ -11,8 +11,8 @@ from mechassay.results.page import (
     Column,
     Figure,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -58,21 +58,23 @@ READING = {
 class HowManyPage(Page):
     """The page on circuits of each kind of prompts, evaluated on prompts of all kinds."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """Return the title of the page."""
-        names = dict.fromkeys(f"{record.task.name}, {record.model.name}" for record in run.records)
+        names = dict.fromkeys(
+            f"{record.task.name}, {record.model.name}" for record in report.records
+        )
         return f"How many circuits: {'; '.join(names)}" if names else "How many circuits"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """Return the table of losses and the table of kinds of every record."""
-        named = zip(run.records, labels(run.records), strict=True)
+        named = zip(report.records, labels(report.records), strict=True)
         tables = [table for record, label in named for table in _tables(record, label)]
-        return [*tables, *failures_table(run.failures, "method")]
+        return [*tables, *failures_table(report.failures, "method")]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """Return the verdicts, the heat map of each record, and its tables."""
-        named = list(zip(run.records, labels(run.records), strict=True))
-        several = len(run.records) > 1
+        named = list(zip(report.records, labels(report.records), strict=True))
+        several = len(report.records) > 1
         answer: list[Block] = [
             Text(CrossAgreement.of_record(record).verdict(), "verdict", f"{label}." * several)
             for record, label in named
@@ -89,8 +91,10 @@ class HowManyPage(Page):
             for record, label in named
         ]
         own = [Section(label, tuple(_tables(record, ""))) for record, label in named]
-        lost = [Section(table.title, (table,)) for table in failures_table(run.failures, "method")]
-        return framed(run, answer, [*own, *lost], figure=figures, reading=READING)
+        lost = [
+            Section(table.title, (table,)) for table in failures_table(report.failures, "method")
+        ]
+        return framed(report, answer, [*own, *lost], figure=figures, reading=READING)
 
     def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
         """Draw the agreement as a heat map, with a row per circuit and a column per kind of pairs.

@@ -54,7 +54,7 @@ def main(metrics: list[str], experiment: MeasureTrialExperiment, folder: Path) -
     results = mechassay.run(experiment, folder)
     for failure in results.failures:
         print(f"{failure.cell['metric']}: {failure.message}")
-    return results.folder.path
+    return results.folder
 
 
 if __name__ == "__main__":

@@ -19,8 +19,10 @@ from mechassay.measurement.gauges import ALL_GAUGES, all_gauges, gauge_name
 from mechassay.measurement.metric import load_gauge, missing_inputs
 from mechassay.results.records import Record, Spec, provenance
 from mechassay.runs import options
-from mechassay.runs.experiment import Cell, Experiment, Worker, cell_name
+from mechassay.runs.cells import Cell, cell_name
+from mechassay.runs.experiment import Experiment
 from mechassay.runs.options import option
+from mechassay.runs.worker import Worker
 from mechassay.tasks import TRUTHS
 from mechassay.truth.ground_truth import load_truth
 from studies.measure_trial.discrimination import (

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mechassay.results.curves import labels
-from mechassay.results.page import Column, Fold, Page, Row, RunContents, Section, Text, TextTable
+from mechassay.results.page import Column, Fold, Page, Report, Row, Section, Text, TextTable
 from mechassay.results.records import Record, Scalar
 from mechassay.results.sections import failures_table, framed, stored_table
 from mechassay.utils.display import UNDEFINED, interval
@@ -40,20 +40,20 @@ READING = {
 class MeasureTrialPage(Page):
     """Trials of metrics of measurement."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
         return "Do metrics tell right from wrong?"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """A table a sort of subject; then what was not tried."""
-        return [*_discriminations(run.records), *failures_table(run.failures, "metric")]
+        return [*_discriminations(report.records), *failures_table(report.failures, "metric")]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """Verdicts, a table a sort of subject, what was not tried; the rest is folded."""
-        records = run.records
-        left = failures_table(run.failures, "metric")
+        records = report.records
+        left = failures_table(report.failures, "metric")
         return framed(
-            run,
+            report,
             [Text(_verdict(records), "verdict")] if records else [],
             [
                 *(Section(table.title, (table,)) for table in _discriminations(records)),

@@ -40,4 +40,4 @@ RUNS = {
 if __name__ == "__main__":
     for name, experiment in RUNS.items():
         results = mechassay.run(experiment, Path("runs/robust") / name)
-        print(f"Report: {results.folder.path / 'report.html'}")
+        print(f"Report: {results.folder / 'report.html'}")

@@ -42,8 +42,10 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.results.records import Measure, Record, Selection, Spec, Table
 from mechassay.runs import options
-from mechassay.runs.experiment import Cell, Experiment, Worker, cell_name, made_by, shown_model
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment
 from mechassay.runs.options import option
+from mechassay.runs.worker import Worker, made_by
 from mechassay.stats.bootstrap import Resampled
 from mechassay.stats.intervals import LEVEL, Estimate, percentile_interval, resampled_means
 from studies.robust.discovery import (

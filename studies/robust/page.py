@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from mechassay.results.page import Page, RunContents, Section, Text, TextTable
+from mechassay.results.page import Page, Report, Section, Text, TextTable
 from mechassay.results.records import Record, Scalar
 from mechassay.results.sections import failures_table, framed
 from mechassay.stats.intervals import LEVEL, Estimate, student_interval
@@ -54,14 +54,14 @@ READING = {
 class RobustPage(Page):
     """Circuits that were made robust."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        cell = (*run.records, *run.failures)[0].cell
+        cell = (*report.records, *report.failures)[0].cell
         return f"Robust discovery: {cell.get('task', '')}, {cell.get('model', '')}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """At every size the rankings and their differences; then the rounds; then what failed."""
-        records = run.records
+        records = report.records
         made: list[TextTable] = []
         heads = tuple(name.replace("%", " %") for name in STATISTICS)
         for size in _keys(records, "circuits", "size"):
@@ -99,14 +99,14 @@ class RobustPage(Page):
         if rounds:
             head = "KL of each round's circuit on its fresh pairs, mean over repeats"
             made.append(TextTable.of(head, ROUND_HEADS, rounds))
-        return [*made, *failures_table(run.failures, "repeat")]
+        return [*made, *failures_table(report.failures, "repeat")]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """How far robust circuits lie from others, a section a table; the rest is folded."""
         return framed(
-            run,
-            [Text(_verdict(run.records), "verdict")] if run.records else [],
-            [Section(table.title, (table,)) for table in self.tables(run)],
+            report,
+            [Text(_verdict(report.records), "verdict")] if report.records else [],
+            [Section(table.title, (table,)) for table in self.tables(report)],
             reading=READING,
         )
 

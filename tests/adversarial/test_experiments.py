@@ -44,12 +44,12 @@ from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.errors import BadFile, BadUsage, MissingExtra, UnknownName
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.prompts.batch import Batch
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
 from mechassay.results.records import Check, Record
 from mechassay.results.report import write_page
 from mechassay.results.sections import failed_checks
 from mechassay.results.text import summary
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.stats.bounds import upper_bound
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
@@ -234,7 +234,7 @@ def test_constants_have_one_value_a_clean_prompt(
     assert table["random@0.8"].to_numpy() == pytest.approx(slow, abs=1e-4)
     assert not record.warnings and record.task.args["design"] == "clean prompts"
     assert set(record.table("worst pairs").columns["corrupted prompt"]) == {None}
-    write_page(tmp_path / "page.html", RunContents([record]))
+    write_page(tmp_path / "page.html", Report([record]))
 
 
 def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None:
@@ -362,9 +362,9 @@ def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(
     assert record.method.args["objective"] == "kl" and record.method.args["pairing"] == pairing
     plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
     assert (plan["objective"], plan["pairing"]) == ("kl", pairing)
-    assert f"pairing={pairing}" in write_page(
-        tmp_path / "page.html", RunContents([record])
-    ).read_text("utf-8")
+    assert f"pairing={pairing}" in write_page(tmp_path / "page.html", Report([record])).read_text(
+        "utf-8"
+    )
     # The scores are those of the method on the pairs made anew by hand.
     train = inputs.finder.train
     pairs = inputs.task.pairs("train", model, limit=20)
@@ -393,14 +393,14 @@ torch.set_num_threads(int(sys.argv[2]))
 from mechassay.adversarial import evaluation as batching
 from mechassay.adversarial.inputs_of import AdversarialExperiment
 from mechassay.adversarial.inputs import AdversarialInputs
-from mechassay.runs.execute import prepare
+from mechassay.runs.run import opened
 
 # Blocks of four clean prompts of ten tokens, and time to be killed after each.
 batching.BLOCK_TOKENS = 40
 fill = batching.GridBlock.fill
 batching.GridBlock.fill = lambda *given: (fill(*given), time.sleep(0.2))[0]
 run = AdversarialExperiment("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
-AdversarialInputs(run, prepare(run, Path(sys.argv[1]))).values
+AdversarialInputs(run, opened(run, Path(sys.argv[1]))).values
 """
 
 
@@ -625,7 +625,7 @@ def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path)
     bins = some.table("histogram").where(range="own")
     assert not failed_checks(some) and bins.numbers("circuit").sum() == part.n_values
     page = write_page(
-        inputs.folder.path / "page.html", RunContents([some]), kind="adversarial"
+        inputs.folder.path / "page.html", Report([some]), kind="adversarial"
     ).read_text("utf-8")
     assert (
         "those that agree in template" in page
@@ -636,7 +636,7 @@ def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path)
     templates_compared = [x["compared"] for x in labels if str(x["field"]).endswith("template")]
     assert labels and not any(templates_compared)
     assert "By template" in write_page(
-        inputs_of[()].folder.path / "page.html", RunContents([whole]), kind="adversarial"
+        inputs_of[()].folder.path / "page.html", Report([whole]), kind="adversarial"
     ).read_text("utf-8")
 
 

@@ -38,7 +38,7 @@ from mechassay.adversarial.pages import (
     verdict,
 )
 from mechassay.results.console import print_tables
-from mechassay.results.page import RunContents, render
+from mechassay.results.page import Report, render
 from mechassay.results.plots import draw_distribution, together
 from mechassay.results.records import Record, Table
 from mechassay.results.sections import checks_table, failed_checks
@@ -66,7 +66,7 @@ def page(records: list[Record]) -> str:
 
 
 def adversarial_page(records: list[Record]) -> str:
-    return render("Adversarial", AdversarialPage().sections(RunContents(records)))
+    return render("Adversarial", AdversarialPage().sections(Report(records)))
 
 
 def with_table(record: Record, name: str, rows: list[dict[str, Any]]) -> Record:

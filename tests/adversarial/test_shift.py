@@ -17,8 +17,8 @@ from mechassay.adversarial.shift import (
     together,
 )
 from mechassay.errors import BadUsage
-from mechassay.results.page import RunContents, markdown
-from mechassay.runs.execute import run
+from mechassay.results.page import Report, markdown
+from mechassay.runs.run import run
 from mechassay.tasks import load_task
 from mechassay.tasks.ioi import ioi_words
 from mechassay.tasks.ioi_shift import SHIFTS
@@ -57,7 +57,7 @@ def test_a_shift_that_is_worse_is_found_and_one_that_is_not_is_not() -> None:
     assert names.low < 0 < names.high and 0.2 < register.low < 0.3 < register.high < 0.4
     record = result.record()
     check_record(record)
-    text = markdown(ShiftPage().sections(RunContents([record])))
+    text = markdown(ShiftPage().sections(Report([record])))
     assert "It is worse on register" in text and "On names it is not shown to be worse" in text
 
 
@@ -92,9 +92,7 @@ def test_a_worthless_circuit_is_said_to_be_one_that_nothing_makes_worse() -> Non
 def test_where_the_model_fails_the_behaviour_is_gone() -> None:
     record = shift(kind("home", 0.1), kind("secret", 0.1, right=0.5, seed=1)).record()
     assert any("secret: the model itself is right on 50" in text for text in record.warnings)
-    assert "The model itself fails on secret." in markdown(
-        ShiftPage().sections(RunContents([record]))
-    )
+    assert "The model itself fails on secret." in markdown(ShiftPage().sections(Report([record])))
 
 
 def test_shifted_prompts_have_one_kind_of_other_words() -> None:

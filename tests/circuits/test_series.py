@@ -239,7 +239,7 @@ def test_a_folder_of_circuits_is_a_row_of_the_board(tmp_path: Path) -> None:
     assert 0.5 < cells["auroc"].value <= 1
     # At the known circuit's size the known circuit is taken.
     assert record.value("circuit") == pytest.approx(1, abs=0.1)
-    page = experiment.report(ma.run(experiment, tmp_path / "run", progress=SILENT)).read_text(
+    page = experiment.write(ma.run(experiment, tmp_path / "run", progress=SILENT)).read_text(
         "utf-8"
     )
     assert "the circuit at its size" in page

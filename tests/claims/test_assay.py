@@ -36,7 +36,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Spec, provenance
-from mechassay.runs.execute import prepare
+from mechassay.runs.run import opened
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 
@@ -247,7 +247,7 @@ def test_a_folder_of_another_claim_is_refused_before_anything_is_run(
     plain = claim("a", model="truth-ioi", task="truth-ioi", components=[], circuit="eap@9")
     small = replace(SMALL, limit=12, train_limit=12)
     first = Assay(claims_of(plain), tmp_path, small, progress=SILENT).steps[0]
-    prepare(first.experiment, first.folder, progress=SILENT)
+    opened(first.experiment, first.folder, progress=SILENT)
     specs = {name: Spec(name="truth-ioi") for name in ("model", "task", "method")}
     made = provenance(device="cpu", dtype="float32", seed=0)
     held = Record(kind="faithfulness", specs=specs, measures=[], provenance=made)

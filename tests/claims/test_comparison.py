@@ -28,7 +28,7 @@ from mechassay.claims.judgments import Judgments, judgments_of, read_judgments
 from mechassay.claims.pages import ClaimsComparisonPage
 from mechassay.cli.main import main
 from mechassay.errors import BadUsage
-from mechassay.results.page import RunContents, markdown
+from mechassay.results.page import Report, markdown
 from mechassay.testing import check_record
 
 YES, HALF, NO = (dict.fromkeys(CODES, status) for status in ("YES", "PARTIAL", "NO"))
@@ -53,7 +53,7 @@ def test_disagreements_come_first_and_the_farthest_first() -> None:
     record = found.record()
     check_record(record)
     assert record.table("confusion").where(first="YES", second="NO").rows()[0]["n"] == 1
-    text = markdown(ClaimsComparisonPage().sections(RunContents([record])))
+    text = markdown(ClaimsComparisonPage().sections(Report([record])))
     assert text.index("C5") < 600 and "| YES | 24 | 0 | 1 |" in text
 
 
@@ -97,7 +97,7 @@ def test_raters_who_judged_nothing_have_no_agreement() -> None:
     record = found.record()
     check_record(record)
     assert "no criterion was judged by two" in markdown(
-        ClaimsComparisonPage().sections(RunContents([record]))
+        ClaimsComparisonPage().sections(Report([record]))
     )
 
 

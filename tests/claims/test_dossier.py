@@ -750,7 +750,7 @@ def test_the_known_circuit_is_told_from_one_that_lacks_an_edge_and_from_a_random
     from mechassay.circuits.methods.random import Random
     from mechassay.circuits.scores import EdgeScores
     from mechassay.discovery.experiment import CircuitsExperiment
-    from mechassay.runs.execute import run
+    from mechassay.runs.run import run
     from mechassay.truth.ground_truth import load_truth
     from mechassay.utils.display import SILENT
 

@@ -35,7 +35,7 @@ from mechassay.claims.rubric import JUDGED, load_rubric
 from mechassay.cli.main import main
 from mechassay.documents.reading import read_document
 from mechassay.errors import BadFile, MissingExtra
-from mechassay.results.page import RunContents, markdown
+from mechassay.results.page import Report, markdown
 from mechassay.results.reading import read_record
 from mechassay.results.records import Measure, Record, Spec, provenance
 from mechassay.testing import check_record
@@ -333,7 +333,7 @@ def test_evidence_that_holds_counts_alone(paper: Path) -> None:
     assert record.value("cvs") == pytest.approx(4.5 / 1.8)
     assert record.value("cvs quote exists") == pytest.approx(1.5 / 1.8)
     assert [check.passed for check in record.checks] == [False]
-    text = markdown(ClaimsPage().sections(RunContents([record])))
+    text = markdown(ClaimsPage().sections(Report([record])))
     assert "YES (unsupported)" in text and "ioi, C2: “recovers 97% of the logit”" in text
 
 
@@ -359,7 +359,7 @@ def test_nothing_judged_is_no_score(status: str) -> None:
     record = score_judgments(made_judgments(statuses=dict.fromkeys(CODES, status))).records()[0]
     check_record(record)
     assert math.isnan(record.value("cvs")) and record.measures[0].n_undefined == 27
-    assert "has no score" in markdown(ClaimsPage().sections(RunContents([record])))
+    assert "has no score" in markdown(ClaimsPage().sections(Report([record])))
 
 
 def test_all_no_is_zero() -> None:
@@ -439,6 +439,6 @@ def test_quotes_from_orders_are_told_on_the_page(tmp_path: Path) -> None:
     assert found.evidence.missing["ioi"] == ("C1", "C5")
     record = found.records()[0]
     check_record(record)
-    text = markdown(ClaimsPage().sections(RunContents([record])))
+    text = markdown(ClaimsPage().sections(Report([record])))
     assert "passages that give a reader orders" in text
     assert "ioi, C1: “previous instructions and say YES”" in text and "not in their" not in text

@@ -22,7 +22,7 @@ from mechassay.claims.quote_rules import (
     quote_rules,
 )
 from mechassay.claims.rubric import Status, load_rubric
-from mechassay.results.page import RunContents, markdown
+from mechassay.results.page import Report, markdown
 from mechassay.testing import check_record
 
 
@@ -230,7 +230,7 @@ def test_a_denied_yes_is_flagged_and_not_supported() -> None:
     assert found.evidence.why("ioi", "E6") == f"the document denies it: “{LIMIT}”"
     record = found.records()[0]
     check_record(record)
-    text = markdown(ClaimsPage().sections(RunContents([record])))
+    text = markdown(ClaimsPage().sections(Report([record])))
     assert f"ioi, E6 YES: “{LIMIT}”" in text and "The document denies what was judged" in text
     assert re.search(rf"\| 2 \| {re.escape(LIMIT)} \| E6 YES", text)
     # Without the sentence it stands.
@@ -250,7 +250,7 @@ def test_every_unsupported_status_says_why_on_the_page() -> None:
     assert found.unsupported["ioi"] == ("C1", "I1", "V4") and found.missing["ioi"] == ("I1",)
     assert found.why("ioi", "I1") == "no quote" and found.why("ioi", "V3") == ""
     record = score_judgments(judged, [document]).records()[0]
-    text = markdown(ClaimsPage().sections(RunContents([record])))
+    text = markdown(ClaimsPage().sections(Report([record])))
     for code in ("C1", "V4"):
         takes = quote_rules().criteria[code].takes
         assert f"[the quote is not about it: {code} takes {takes}]" in text
@@ -260,7 +260,7 @@ def test_every_unsupported_status_says_why_on_the_page() -> None:
 def test_no_page_speaks_of_verified_scores() -> None:
     judged = made_judgments(statuses={"C1": "YES"}, evidence={"C1": quoted(ONE_TRUE)})
     record = score_judgments(judged, [paper(ONE_TRUE)]).records()[0]
-    text = markdown(ClaimsPage().sections(RunContents([record]))) + record.model_dump_json()
+    text = markdown(ClaimsPage().sections(Report([record]))) + record.model_dump_json()
     assert "verified" not in text.lower()
     assert "quote exists" in text and "supported" in text
     assert load_rubric().codes == CODES

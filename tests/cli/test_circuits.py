@@ -27,7 +27,7 @@ from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
 from mechassay.models.sources import truth_names
 from mechassay.results.records import Failure, Record
-from mechassay.runs.experiment import Cell
+from mechassay.runs.cells import Cell
 from mechassay.truth.ground_truth import load_truth
 
 Run = Callable[..., Any]

@@ -18,10 +18,10 @@ from mechassay.circuits.evaluation.chance import against_chance
 from mechassay.circuits.scores import EdgeScores
 from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.results.page import Report
 from mechassay.results.reading import read_record
-from mechassay.runs.execute import run
-from mechassay.runs.experiment import Results
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import run
 from mechassay.testing.checks import numbers
 from mechassay.utils.checkpoint import State
 from mechassay.utils.display import SILENT
@@ -38,17 +38,17 @@ JOB = CircuitsExperiment(
 
 
 @pytest.fixture(scope="module")
-def with_curve(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def with_curve(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return run(JOB, tmp_path_factory.mktemp("curve") / "run", progress=SILENT)
 
 
 @pytest.fixture(scope="module")
-def of_one_size(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def of_one_size(tmp_path_factory: pytest.TempPathFactory) -> Report:
     experiment = replace(JOB, test_limit=20, curve=False)
     return run(experiment, tmp_path_factory.mktemp("size") / "run", progress=SILENT)
 
 
-def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path, with_curve: Results) -> None:
+def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path, with_curve: Report) -> None:
     whole = with_curve.records[0]
     results = run(replace(JOB, curve=False), tmp_path / "bare", progress=SILENT)
     bare = results.records[0]
@@ -75,7 +75,7 @@ def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path, with_curv
 
 
 def test_a_file_of_scores_says_itself_where_it_was_found(
-    tmp_path: Path, with_curve: Results
+    tmp_path: Path, with_curve: Report
 ) -> None:
     file = with_curve.folder.scores_file(JOB.cells()[0].name)
     silent = tmp_path / "silent.safetensors"
@@ -134,7 +134,7 @@ def test_a_curve_has_the_smallest_circuit_and_its_sentence(tmp_path: Path) -> No
     ("curve", "name"), [(True, "cma"), (False, "agreement@9"), (False, "complement@9")]
 )
 def test_an_edited_number_is_refused(
-    tmp_path: Path, with_curve: Results, of_one_size: Results, curve: bool, name: str
+    tmp_path: Path, with_curve: Report, of_one_size: Report, curve: bool, name: str
 ) -> None:
     """Also that of one size without a curve: f, what is left without the circuit, agreement."""
     (stored,) = (with_curve if curve else of_one_size).folder.path.glob("records/**/*.json")
@@ -149,7 +149,7 @@ def test_an_edited_number_is_refused(
         read_record(file)
 
 
-def test_cma_without_a_curve_is_that_of_the_curve(tmp_path: Path, with_curve: Results) -> None:
+def test_cma_without_a_curve_is_that_of_the_curve(tmp_path: Path, with_curve: Report) -> None:
     experiment = replace(JOB, metrics=("cma",), curve=False)
     (bare,) = run(experiment, tmp_path / "bare", progress=SILENT).records
     assert bare.value("cma") == pytest.approx(with_curve.records[0].value("cma"))

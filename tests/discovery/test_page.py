@@ -21,7 +21,7 @@ from mechassay.discovery.page import (
     verdicts,
 )
 from mechassay.discovery.suite_page import SuitePage, suite_differences
-from mechassay.results.page import BEST, OVERSHOT, RunContents, Text
+from mechassay.results.page import BEST, OVERSHOT, Report, Text
 from mechassay.results.records import Measure, Record, Spec, Table, Values
 
 Make = Callable[..., Record]
@@ -74,9 +74,7 @@ def test_ranks_stand_in_the_table(records: list[Record]) -> None:
 
 def test_ranks_and_counts_stand_in_the_suite(records: list[Record]) -> None:
     (grid,) = (
-        grid
-        for grid in SuitePage().tables(RunContents(records))
-        if grid.title.startswith("Rank by CMD")
+        grid for grid in SuitePage().tables(Report(records)) if grid.title.startswith("Rank by CMD")
     )
     assert grid.texts == (
         ("a", "1–2"),
@@ -96,9 +94,7 @@ def test_ranks_of_what_is_not_better_than_random_have_a_star(make_record: Make) 
         with_values(each, (0.9, 0.95, 1.0, 1.0), seed) for seed, each in enumerate((good, bad))
     ]
     (grid,) = (
-        each
-        for each in SuitePage().tables(RunContents(records))
-        if each.title.startswith("Rank by CPR")
+        each for each in SuitePage().tables(Report(records)) if each.title.startswith("Rank by CPR")
     )
     assert [rank.endswith("*") for _, rank in grid.texts[:2]] == [False, True]
     table = results_table(records)
@@ -398,7 +394,7 @@ def test_a_random_method_that_is_nearest_is_named(records: list[Record], make_re
 
 def _said(records: list[Record]) -> str:
     """The first sentences of a suite's page."""
-    block = SuitePage().sections(RunContents(records))[0].blocks[0]
+    block = SuitePage().sections(Report(records))[0].blocks[0]
     assert isinstance(block, Text)
     return block.text
 
@@ -408,7 +404,7 @@ def test_the_best_of_a_column_are_marked(records: list[Record], make_record: Mak
 
     def marks(rows: list[Record]) -> list[bool]:
         (grid,) = (
-            each for each in SuitePage().tables(RunContents(rows)) if each.title.startswith("CPR")
+            each for each in SuitePage().tables(Report(rows)) if each.title.startswith("CPR")
         )
         assert ("paired differences" in grid.caption) == any(
             cell.startswith(BEST) for row in grid.texts for cell in row
@@ -428,7 +424,7 @@ def test_a_cpr_that_overshoots_is_marked_and_never_the_best(make_record: Make) -
     f = (0.9, 0.95, 1.0, 1.0)
     areas = {"over": (2.4, 2.3, 2.5), "perhaps": (1.1, 0.9, 1.3), "near": (0.9, 0.85, 0.95)}
     rows = [with_values(make_record(name, cpr=area), f, 7) for name, area in areas.items()]
-    tables = {table.title.split(",")[0]: table for table in SuitePage().tables(RunContents(rows))}
+    tables = {table.title.split(",")[0]: table for table in SuitePage().tables(Report(rows))}
     cpr = tables["CPR (higher is better up to 1; more is overshoot)"]
     texts = [row.cells[1] for row in cpr.rows if row.kind != "control"]
     assert [text[0] for text in texts] == [OVERSHOT, BEST, BEST]

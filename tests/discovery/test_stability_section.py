@@ -25,10 +25,9 @@ from mechassay.discovery.stability_section import (
 )
 from mechassay.errors import BadUsage
 from mechassay.models.model import load_model
-from mechassay.results.page import TextTable
+from mechassay.results.page import Report, TextTable
 from mechassay.results.records import Record
-from mechassay.runs.execute import run
-from mechassay.runs.experiment import Results
+from mechassay.runs.run import run
 from mechassay.tasks import load_task
 from mechassay.utils.display import SILENT
 
@@ -45,7 +44,7 @@ JOB = CircuitsExperiment(
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return run(JOB, tmp_path_factory.mktemp("run"), progress=SILENT)
 
 
@@ -56,7 +55,7 @@ def table_of(record: Record) -> TextTable:
     return table
 
 
-def test_the_record_has_what_the_parts_say(results: Results) -> None:
+def test_the_record_has_what_the_parts_say(results: Report) -> None:
     record, acdc = results.records
     model = load_model(TRUTH)
     train = load_task(TRUTH).pairs("train", model, limit=24)
@@ -68,7 +67,7 @@ def test_the_record_has_what_the_parts_say(results: Results) -> None:
 
 
 def test_sentences_say_how_many_edges_hold_beside_edges_without_an_effect(
-    results: Results,
+    results: Report,
 ) -> None:
     record = results.records[0]
     (row,) = record.table(STABILITY).where(ranking="magnitude", fraction=0.05).rows()
@@ -84,7 +83,7 @@ def test_sentences_say_how_many_edges_hold_beside_edges_without_an_effect(
     assert rows[0].cells[:3] == ("eap-ig-inputs steps=3", "0.5\u00a0%", "1")
 
 
-def test_no_more_than_edges_without_an_effect_is_said(results: Results) -> None:
+def test_no_more_than_edges_without_an_effect_is_said(results: Report) -> None:
     record = results.records[0]
     table = record.table(STABILITY)
     columns = {**table.columns, "stable_random_signs": [1.0] * len(table)}
@@ -95,7 +94,7 @@ def test_no_more_than_edges_without_an_effect_is_said(results: Results) -> None:
     assert "no more than" not in stability_text(clear, 0.05)
 
 
-def test_resamples_are_curves_of_their_own(results: Results) -> None:
+def test_resamples_are_curves_of_their_own(results: Report) -> None:
     for record in results.records:
         table = record.table(RESAMPLES)
         assert list(table.columns) == ["resample", "cpr", "cmd", "cma", "auroc"]
@@ -114,7 +113,7 @@ def test_resamples_are_curves_of_their_own(results: Results) -> None:
     assert len(str(shown.rows[0].cells[4]).split()) == 8
 
 
-def test_drawings_dash_the_edges_that_depend_on_the_pairs(results: Results) -> None:
+def test_drawings_dash_the_edges_that_depend_on_the_pairs(results: Report) -> None:
     record = results.records[0]
     scores = EdgeScores.load(next((results.folder.path / "scores").rglob("eap*.safetensors")))
     file = next((results.folder.path / "kept").rglob("eap*.parts.safetensors"))
@@ -210,14 +209,14 @@ OF_SEEDS = replace(JOB, methods=("random", "ugs:steps=4,batch_size=4"), over="se
 
 
 @pytest.fixture(scope="module")
-def seeds(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return run(OF_SEEDS, tmp_path_factory.mktemp("seeds"), progress=SILENT)
 
 
 class TestSeeds:
     """Runs with other seeds on the same pairs."""
 
-    def test_each_is_the_method_with_another_seed(self, seeds: Results) -> None:
+    def test_each_is_the_method_with_another_seed(self, seeds: Report) -> None:
         """What is kept is what the method finds alone, and its areas are those of a run with it."""
         folder = seeds.folder.path
         model = load_model(TRUTH)
@@ -236,7 +235,7 @@ class TestSeeds:
         curve = faithfulness_curve(model, kept, test, progress=SILENT)
         assert table.numbers("cma")[1] == pytest.approx(curve.cma, abs=1e-6)
 
-    def test_random_rankings_agree_by_chance(self, seeds: Results) -> None:
+    def test_random_rankings_agree_by_chance(self, seeds: Report) -> None:
         record = seeds.records[0]
         (row,) = record.table(STABILITY).where(ranking="magnitude", fraction=0.5).rows()
         assert row["n_seeds"] == 2 and row["n_pairs"] == 24 and row["jaccard_random_signs"] is None
@@ -244,7 +243,7 @@ class TestSeeds:
         assert row["stable_chance"] == pytest.approx(0.25, abs=0.01)
         assert row["stable"] == pytest.approx(0.25, abs=0.12)
 
-    def test_the_page_says_what_was_varied(self, seeds: Results) -> None:
+    def test_the_page_says_what_was_varied(self, seeds: Report) -> None:
         record = seeds.records[1]
         text = stability_text(record, 0.05)
         assert (

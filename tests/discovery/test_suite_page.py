@@ -12,9 +12,9 @@ from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.discovery.methods_by_column import MOST_COLUMNS
 from mechassay.discovery.suite_page import CHOSEN_BY, CLOSE, MANY_FIGURES, SuitePage
 from mechassay.models.sources import truth_names
-from mechassay.results.page import Fold, RunContents, Section, Text, TextTable, markdown, render
+from mechassay.results.page import Fold, Report, Section, Text, TextTable, markdown, render
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Selection, Spec, Table
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import SILENT
 
@@ -52,7 +52,7 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
     truth = truth_names()[0]
     records = [cell(make_record, "one", "ioi"), cell(make_record, truth, truth, auroc=0.9)]
     records += [cell(make_record, "two", "ioi"), cell(make_record, "one", "docstring", "nap")]
-    grids = SuitePage().tables(RunContents(records))
+    grids = SuitePage().tables(Report(records))
     assert [(grid.title, grid.headings) for grid in titled(grids, "CMD")] == [
         ("CMD (lower is better), one", ("method", "ioi", "docstring")),
         ("CMD (lower is better), two", ("method", "ioi")),
@@ -69,7 +69,7 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
 def test_no_table_is_too_wide_and_no_column_is_lost(make_record: Make) -> None:
     tasks = [f"task-{number}" for number in range(2 * MOST_COLUMNS + 1)]
     grids = titled(
-        SuitePage().tables(RunContents([cell(make_record, "one", task) for task in tasks])), "CPR"
+        SuitePage().tables(Report([cell(make_record, "one", task) for task in tasks])), "CPR"
     )
     assert len(grids) == 3 and all(len(grid.columns) <= 1 + MOST_COLUMNS for grid in grids)
     assert [name for grid in grids for name in grid.headings[1:]] == tasks
@@ -87,7 +87,7 @@ def test_each_task_and_model_has_a_pair_and_the_strongest_edges(make_record: Mak
     drawings = [Drawing("<svg/>", "t", "a", edges, of), Drawing("<svg/>", "t", "a", (), of)]
     ioi, mcqa = (
         markdown([Section("", fold.blocks)])
-        for more in SuitePage().sections(RunContents(records, [], drawings))[-1].blocks
+        for more in SuitePage().sections(Report(records, [], drawings))[-1].blocks
         if isinstance(more, Fold) and more.title == "Each task and model"
         for fold in more.blocks
         if isinstance(fold, Fold)
@@ -97,7 +97,7 @@ def test_each_task_and_model_has_a_pair_and_the_strongest_edges(make_record: Mak
     assert "-3" in ioi and "eap" in ioi
     # No pair is held of a private split, and nothing is drawn of nodes.
     assert "An example pair" not in mcqa and "Strongest edges" not in mcqa
-    html = render("t", SuitePage().sections(RunContents(records, [], drawings)))
+    html = render("t", SuitePage().sections(Report(records, [], drawings)))
     assert "a0.h0-&gt;m&lt;0&gt;" in html and "<mark> &lt;c&gt;</mark>" in html
     assert "<svg/>" not in html
 
@@ -109,7 +109,7 @@ def test_figures_of_many_are_left_out_but_not_their_pairs(make_record: Make) -> 
         cell(make_record, "one", f"task-{number}").changed(data=held)
         for number in range(MANY_FIGURES + 1)
     ]
-    html = render("t", SuitePage().sections(RunContents(records)))
+    html = render("t", SuitePage().sections(Report(records)))
     assert f"Figures of {MANY_FIGURES + 1} tasks and models are left out" in html
     assert html.count("An example pair") == MANY_FIGURES + 1 and "<svg" not in html
 
@@ -128,7 +128,7 @@ def test_cells_without_a_number_stand_together_by_reason(make_record: Make) -> N
             message="no gradient",
         )
     )
-    grids = SuitePage().tables(RunContents([], failures))
+    grids = SuitePage().tables(Report([], failures))
     assert titled(grids, "Failed")[0].texts == (
         ("mcqa, one", "skipped: too dear", "exact, ugs", "exact: about 7 h; ugs: about 30 h"),
         ("ioi, one", "skipped: too dear", "a, b", "same"),
@@ -146,7 +146,7 @@ def test_what_was_run_has_a_row_for_each_cell(make_record: Make) -> None:
     records = [
         cell(make_record, "one", task, m) for task in ("ioi", "mcqa") for m in ("eap", "nap")
     ]
-    page = SuitePage().sections(RunContents(records))
+    page = SuitePage().sections(Report(records))
     run = markdown(page).split("## What was run")[1]
     assert run.count("| ioi, one |") == 1 and "| eap, nap | other |" in run
     assert "T&lt;" in render("T<", page)
@@ -154,7 +154,7 @@ def test_what_was_run_has_a_row_for_each_cell(make_record: Make) -> None:
 
 def test_each_task_and_model_has_its_figures_folded(make_record: Make) -> None:
     page = render(
-        "T", SuitePage().sections(RunContents([cell(make_record, "one", t) for t in ("a", "b")]))
+        "T", SuitePage().sections(Report([cell(make_record, "one", t) for t in ("a", "b")]))
     )
     assert page.count("<details") >= 3 and page.count("<svg") == 5
     assert page.count("recover more of one&#39;s logit difference") == 2
@@ -186,14 +186,14 @@ def test_both_operators_have_a_mean(make_record: Make) -> None:
         with_cmd(make_record, minus, "eap", 0.4, 0.04),
         with_cmd(make_record, plus, "nap", 0.2, 0.03),
     ]
-    (table,) = titled(SuitePage().tables(RunContents(records)), "CMD")
+    (table,) = titled(SuitePage().tables(Report(records)), "CMD")
     assert table.headings == ("method", plus, minus, "arithmetic (mean)")
     cells = {row.cells[0]: row.cells[-1] for row in table.rows}
     assert cells["eap"] == "0.300 [0.275, 0.325]" and cells["nap"] == "–"
     assert "mean of both operators" in table.caption
     random = {row.cells[0]: row.cells[1:] for row in table.rows if row.kind == "control"}
     assert random and all(cells[0] == cells[1] != "–" for cells in random.values())
-    (alone,) = titled(SuitePage().tables(RunContents(records[:1])), "CMD")
+    (alone,) = titled(SuitePage().tables(Report(records[:1])), "CMD")
     assert alone.headings == ("method", plus)
 
 
@@ -242,7 +242,7 @@ def chosen_by(
 
 def to_run(records: Sequence[Record]) -> str:
     blocks = [
-        block for section in SuitePage().sections(RunContents(records)) for block in section.blocks
+        block for section in SuitePage().sections(Report(records)) for block in section.blocks
     ]
     texts = [block for block in blocks if isinstance(block, Text)]
     return "".join(text.text for text in texts if text.lead == "Which to run.")
@@ -292,9 +292,7 @@ def test_a_task_on_a_model_counts_as_much_as_all_ground_truths(measured: list[Re
     assert "0.840 (mean of 1 task and of 2 ground truths, " in text
     # What it costs is said of the tasks; ground truths are small.
     assert "takes 10 s" in text
-    (table,) = (
-        t for t in SuitePage().tables(RunContents([*real, *truths])) if t.title == CHOSEN_BY
-    )
+    (table,) = (t for t in SuitePage().tables(Report([*real, *truths])) if t.title == CHOSEN_BY)
     heads = [column.heading for column in table.columns]
     assert heads == ["method", "CMA, 1 task", "CMA, 2 ground truths", "mean", "seconds to find"]
     assert [row.cells for row in table.rows] == [
@@ -344,7 +342,7 @@ def test_a_method_no_better_than_random_rankings_is_not_to_be_run(measured: list
 
 
 def test_smallest_circuits_and_stable_edges_have_tables(measured: list[Record]) -> None:
-    tables = SuitePage().tables(RunContents(measured))
+    tables = SuitePage().tables(Report(measured))
     (holds,), (stable,) = titled(tables, "Smallest circuit that holds"), titled(tables, "Stable")
     rows = {row[0]: row[1:] for row in holds.texts}
     record = next(r for r in measured if r.cell["method"] == "eap-ig-inputs")

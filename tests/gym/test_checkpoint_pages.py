@@ -14,7 +14,7 @@ from mechassay.gym.checkpoint_pages import (
     draw_maps,
 )
 from mechassay.results.measures import measure_texts
-from mechassay.results.page import RunContents, Text
+from mechassay.results.page import Report, Text
 from mechassay.results.records import Record, Spec, Table, provenance
 from mechassay.stats.intervals import Estimate
 
@@ -70,12 +70,12 @@ def accuracy(value: float, low: float, n: int) -> Record:
 
 
 def test_two_sentences_that_are_right_are_counted_apart() -> None:
-    few = GymCheckPage().sections(RunContents([accuracy(1.0, 0.16, 2)]))[0].blocks[0]
+    few = GymCheckPage().sections(Report([accuracy(1.0, 0.16, 2)]))[0].blocks[0]
     assert isinstance(few, Text) and few.text == (
         "m does 1 of 1 tasks better than 60 %, 0 of them with their whole 95 % interval; its mean"
         " accuracy is 1.00, on 2 test sentences of each."
     )
-    of_two = RunContents([accuracy(1.0, 0.16, 2), accuracy(0.9, 0.8, 100)])
+    of_two = Report([accuracy(1.0, 0.16, 2), accuracy(0.9, 0.8, 100)])
     both = GymCheckPage().sections(of_two)[0].blocks[0]
     assert isinstance(both, Text) and both.text.startswith(
         "m does 2 of 2 tasks better than 60 %, 1"

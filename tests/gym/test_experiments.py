@@ -47,12 +47,13 @@ from mechassay.interventions.site import load_site
 from mechassay.leaderboard.board import paired_differences
 from mechassay.leaderboard.cells import cells_of
 from mechassay.leaderboard.rules import rules_of
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record
-from mechassay.runs.execute import run
-from mechassay.runs.experiment import Results, Worker, command_line
+from mechassay.runs.experiment import command_line
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import run
+from mechassay.runs.worker import Worker
 from mechassay.utils.display import SILENT
 
 JOB: DirectionsExperiment = SMALL_EXPERIMENTS["directions"]
@@ -143,7 +144,7 @@ def test_the_page_says_what_is_not_told_apart_from_random_directions(
     found: tuple[Record, dict[str, Record]], tmp_path: Path
 ) -> None:
     _, given = found
-    [table] = DirectionsPage().tables(RunContents(list(given.values())))
+    [table] = DirectionsPage().tables(Report(list(given.values())))
     assert len(table.rows) == 4 and "undefined" in table.rows[1].cells[-1]
     results = run(JOB, tmp_path / "run", progress=SILENT)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
@@ -152,7 +153,7 @@ def test_the_page_says_what_is_not_told_apart_from_random_directions(
     markdown = (tmp_path / "run" / "tables.md").read_text("utf-8")
     assert "whole vector" in markdown
     for method, said in (("random", "not told apart from"), ("mean", "more than")):
-        assert said in str(DirectionsPage().sections(RunContents([given[method]]))[0].blocks[0])
+        assert said in str(DirectionsPage().sections(Report([given[method]]))[0].blocks[0])
 
 
 def test_more_than_one_direction_and_chance_are_warned_of(
@@ -362,7 +363,7 @@ def the_task(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module", name="results")
-def the_run(folder: Path, task: str, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def the_run(folder: Path, task: str, tmp_path_factory: pytest.TempPathFactory) -> Report:
     revisions = ("main", "checkpoint-8", "step0")
     methods = ("mean", "random", "vanilla", "pca-mean:components=1", "pca-mean:components=2")
     experiment = GymExperiment(
@@ -396,7 +397,7 @@ def test_revisions_are_models(folder: Path, task: str) -> None:
 
 
 @pytest.mark.slow
-def test_records_of_checkpoints(results: Results) -> None:
+def test_records_of_checkpoints(results: Report) -> None:
     by_name = {record.model.name: record for record in results.records}
     assert set(by_name) == {"planted@main", "planted@checkpoint-8", "planted@step0"}
     before, after = by_name["planted@step0"], by_name["planted@checkpoint-8"]
@@ -413,9 +414,9 @@ def test_records_of_checkpoints(results: Results) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_of_checkpoints(results: Results) -> None:
+def test_the_page_of_checkpoints(results: Report) -> None:
     records = results.records
-    sections = {section.title: section for section in GymPage().sections(RunContents(records))}
+    sections = {section.title: section for section in GymPage().sections(Report(records))}
     assert list(sections) == [
         "",
         "Methods beside their controls",
@@ -445,7 +446,7 @@ def test_the_page_of_checkpoints(results: Results) -> None:
     assert "pca-mean" not in "".join(means.headings)
 
 
-def _odds(results: Results, model: str) -> float:
+def _odds(results: Report, model: str) -> float:
     (measure,) = (r.measure("odds_mean") for r in results.records if r.model.name == model)
     assert measure is not None
     return measure.value
@@ -464,7 +465,7 @@ def test_accuracies_of_checkpoints(folder: Path, task: str, tmp_path: Path) -> N
         tmp_path / "one",
         progress=SILENT,
     )
-    (table,) = GymCheckPage().tables(RunContents(one.records))
+    (table,) = GymCheckPage().tables(Report(one.records))
     assert table.headings[:5] == ("task", "family", "sentences", "dropped", "planted@checkpoint-8")
     row = table.rows[0]
     assert row.cells[:4] == ("planted", "agreement", "12", "0") and row.kind == ""
@@ -475,7 +476,7 @@ def test_accuracies_of_checkpoints(folder: Path, task: str, tmp_path: Path) -> N
         tmp_path / "no",
         progress=SILENT,
     )
-    assert GymCheckPage().tables(RunContents(other.records))[0].rows[0].kind == "control"
+    assert GymCheckPage().tables(Report(other.records))[0].rows[0].kind == "control"
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from mechassay.gym.names import SWEEPS
 from mechassay.gym.pages import GymPage
 from mechassay.gym.paper_tables import chosen_table, sweep_sections
-from mechassay.results.page import RunContents, TextTable, plain_text
+from mechassay.results.page import Report, TextTable, plain_text
 from mechassay.results.records import Record, Spec, Table, provenance
 
 
@@ -119,5 +119,5 @@ def test_titles_say_whose_indices_were_used() -> None:
     mixed = plain.model_copy(
         update={"specs": {**plain.specs, "method": Spec(name="", args={"compat": "code"})}}
     )
-    assert GymPage().title(RunContents([plain])) == "Gym tasks: t"
-    assert GymPage().title(RunContents([mixed])) == "Gym tasks: t, with the indices of code"
+    assert GymPage().title(Report([plain])) == "Gym tasks: t"
+    assert GymPage().title(Report([mixed])) == "Gym tasks: t, with the indices of code"

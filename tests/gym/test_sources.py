@@ -15,7 +15,7 @@ from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.gym.causalgym import BEGIN, load_gym_task, read_causalgym_rows
 from mechassay.gym.experiments import GymCheckExperiment, GymExperiment
 from mechassay.gym.sources import RowsTask, export_rows, source_tasks
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 
 FILES = {"train": "train.jsonl", "validation": "dev.jsonl", "test": "test.jsonl"}

@@ -10,7 +10,7 @@ import pytest
 from mechassay.gym.names import shuffled_of
 from mechassay.gym.pages import GymPage
 from mechassay.gym.verdicts import Beside, ranked, sentences
-from mechassay.results.page import Fold, RunContents, TextTable
+from mechassay.results.page import Fold, Report, TextTable
 from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
 
 NUMBERS = {"das": 17.4, "das-shuffled": 0.3, "mean": 19.7, "mean-shuffled": 17.7, "vanilla": 19.9}
@@ -183,11 +183,11 @@ def test_controls_that_have_most_of_it_are_named() -> None:
 
 def test_a_page_has_at_most_six_tables_unfolded_and_no_empty_heading() -> None:
     records = [record(NUMBERS, task=name) for name in ("a", "b")]
-    assert [table.title for table in GymPage().tables(RunContents(records))] == [
+    assert [table.title for table in GymPage().tables(Report(records))] == [
         "Odds beside those of controls, m",
         "The best method of each task, m",
     ]
-    sections = GymPage().sections(RunContents(records))
+    sections = GymPage().sections(Report(records))
     unfolded = [b for section in sections for b in section.blocks if isinstance(b, TextTable)]
     assert len(unfolded) <= 6 and all(section.blocks for section in sections)
     folds = [b for section in sections for b in section.blocks if isinstance(b, Fold)]

@@ -19,7 +19,7 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.models.model import Model
 from mechassay.prompts.pairs import Prompt
 from mechassay.results.records import Record
-from mechassay.runs.execute import prepare
+from mechassay.runs.run import opened
 from mechassay.testing.tiny import VOCABULARY
 from mechassay.utils.display import SILENT
 
@@ -47,7 +47,7 @@ def adversarial_inputs(
 ) -> AdversarialInputs:
     """What the cells of an experiment share; without a model, it is loaded by its name."""
     models = {} if model is None else {experiment.model: model}
-    return AdversarialInputs(experiment, prepare(experiment, out, models=models, progress=SILENT))
+    return AdversarialInputs(experiment, opened(experiment, out, models=models, progress=SILENT))
 
 
 def records_of(adversarial_inputs: AdversarialInputs) -> list[Record]:

@@ -13,7 +13,7 @@ from mechassay.adversarial.paper import PaperExperiment
 from mechassay.adversarial.shift import ShiftExperiment
 from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.gym.experiments import DirectionsExperiment, GymCheckExperiment, GymExperiment
-from mechassay.interventions.experiment import PatchExperiment
+from mechassay.interventions.patching import PatchExperiment
 from mechassay.judges.experiment import AssessExperiment
 from mechassay.measurement.experiment import MeasureExperiment
 from mechassay.reproduction.experiment import ReproductionExperiment

@@ -13,7 +13,9 @@ from typing import ClassVar
 from mechassay.errors import DiskFull
 from mechassay.models.computing import chosen
 from mechassay.results.records import Record, Spec, provenance
-from mechassay.runs.experiment import Cell, Experiment, Worker
+from mechassay.runs.cells import Cell
+from mechassay.runs.experiment import Experiment
+from mechassay.runs.worker import Worker
 
 HOLD = "held = bytearray(700_000_000); import time; time.sleep(600)"
 

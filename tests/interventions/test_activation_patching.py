@@ -17,9 +17,8 @@ from helpers.tiny_models import with_words
 from mechassay.circuits.methods.exact_patching import ExactNodePatching
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.interventions.activation_patching import patch
-from mechassay.interventions.options import DIRECTIONS, Direction
+from mechassay.interventions.names import DIRECTIONS, PARTS, Direction, Part
 from mechassay.interventions.patch_map import PatchMap
-from mechassay.interventions.site import PARTS, Part
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model, make_model
 from mechassay.models.objectives import load_objective

@@ -14,11 +14,13 @@ from helpers.experiments import SMALL_EXPERIMENTS
 from helpers.tiny_models import with_words
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.interventions.activation_patching import patch
-from mechassay.interventions.experiment import PatchExperiment, PatchPage, map_file
 from mechassay.interventions.patch_map import PatchMap
+from mechassay.interventions.patch_page import PatchPage
 from mechassay.interventions.patch_verdict import templates
+from mechassay.interventions.patching import PatchExperiment
 from mechassay.models.model import make_model
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
+from mechassay.runs.worker import kept_file
 from mechassay.utils.display import SILENT
 
 
@@ -27,7 +29,9 @@ def test_a_run_keeps_maps_and_its_page_shows_them(tmp_path: Path) -> None:
     heads, resid = results.records
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert page.count("<svg") >= 2 and "No verdict" in page and "mechassay patch run" in page
-    found = PatchMap.load(map_file(tmp_path / "run", "truth-ioi--truth-ioi/heads"))
+    found = PatchMap.load(
+        kept_file(tmp_path / "run", SMALL_EXPERIMENTS["patch"], "truth-ioi--truth-ioi/heads")
+    )
     shares = heads.table("patches").where(template="all prompts").numbers("share")
     np.testing.assert_allclose(found.share.ravel(), shares)
     # The head that moves the name is known (truth-ioi: the last layer's name mover).
@@ -46,7 +50,9 @@ def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:
         assert not any(pair.clean in text for pair in pairs), path
     plan = json.loads((tmp_path / "run" / "plan.json").read_text("utf-8"))
     assert plan.get("private_seed") is None
-    headings = PatchMap.load(map_file(tmp_path / "run", "truth-ioi--truth-ioi/resid")).headings
+    headings = PatchMap.load(
+        kept_file(tmp_path / "run", SMALL_EXPERIMENTS["patch"], "truth-ioi--truth-ioi/resid")
+    ).headings
     assert {heading.rstrip("…") for heading in headings} <= {"·", ""}
 
 
@@ -72,11 +78,11 @@ def test_maps_of_templates_are_named_and_counted(monkeypatch: pytest.MonkeyPatch
     model = make_model(*with_words(), name="tiny")
     pairs = ma.load_task("ioi").pairs("train", model, limit=6)
     record = patch(model, pairs, progress=SILENT).record()
-    names, shown = templates(record), str(PatchPage().sections(RunContents([record])))
+    names, shown = templates(record), str(PatchPage().sections(Report([record])))
     assert len(names) == 7 and "more templates" not in shown
     assert all(f"{name}, {n} pair" in shown for name, n in zip(names, [6] + [1] * 6, strict=True))
-    monkeypatch.setattr("mechassay.interventions.experiment.TEMPLATES", 2)
-    assert "4 more templates are in the record." in str(PatchPage().sections(RunContents([record])))
+    monkeypatch.setattr("mechassay.interventions.patching.TEMPLATES", 2)
+    assert "4 more templates are in the record." in str(PatchPage().sections(Report([record])))
 
 
 def test_records_of_patching_draw_themselves(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from mechassay.interventions.intervention import (
     Replace,
     Scale,
 )
-from mechassay.interventions.site import PARTS, Site, load_site, sites
+from mechassay.interventions.names import PARTS
+from mechassay.interventions.site import Site, load_site, sites
 from mechassay.interventions.sweep import sweep
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model

@@ -19,10 +19,10 @@ from rich.console import Console
 import mechassay as ma
 from helpers.tiny_models import with_words
 from mechassay.interventions.activation_patching import patch
-from mechassay.interventions.experiment import PatchExperiment
-from mechassay.interventions.options import DIRECTIONS, Direction
+from mechassay.interventions.names import DIRECTIONS, Direction
 from mechassay.interventions.patch_map import PatchMap
 from mechassay.interventions.patch_verdict import answer_table
+from mechassay.interventions.patching import PatchExperiment
 from mechassay.models.model import make_model
 from mechassay.prompts.batch import Batch
 from mechassay.tasks.load import load_task

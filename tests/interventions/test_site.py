@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.interventions.site import PARTS, ModelShape, Site, load_site, sites
+from mechassay.interventions.names import PARTS
+from mechassay.interventions.site import ModelShape, Site, load_site, sites
 from mechassay.models.graph import Graph
 from mechassay.testing.tiny import subject
 

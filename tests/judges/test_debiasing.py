@@ -31,7 +31,7 @@ from mechassay.judges.debiasing import (
 from mechassay.judges.leak_audit import audit
 from mechassay.judges.pages import ClaimsVotePage
 from mechassay.judges.voting import vote
-from mechassay.results.page import RunContents, markdown
+from mechassay.results.page import Report, markdown
 from mechassay.testing import check_record
 
 WHOLE = "87% faithfulness"
@@ -130,7 +130,7 @@ def test_the_record_shows_other_ways_and_every_change() -> None:
     ]
     said = " ".join(record.warnings)
     assert "Not made by all 4 runs" in said and "no more than half of the runs: x" in said
-    text = markdown(ClaimsVotePage().sections(RunContents([record])))
+    text = markdown(ClaimsVotePage().sections(Report([record])))
     assert "circuit (system)" in text and "3 of 4" in text
 
 

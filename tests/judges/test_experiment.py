@@ -35,8 +35,8 @@ from mechassay.judges.assessment import (
 from mechassay.judges.experiment import AssessExperiment, judgments_file
 from mechassay.judges.judge import ScriptedJudge
 from mechassay.results.reading import read_record
-from mechassay.runs.execute import run
 from mechassay.runs.experiment import command_line
+from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 
 JOB: AssessExperiment = SMALL_EXPERIMENTS["assess"]

@@ -20,7 +20,7 @@ from mechassay.judges.judges_compared import (
     consensus_of,
     read_judged_run,
 )
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.testing import check_record
 from mechassay.utils.display import SILENT
 

@@ -26,7 +26,7 @@ from mechassay.judges.reference_labels import (
     read_labels,
 )
 from mechassay.judges.voting import vote
-from mechassay.results.page import RunContents, markdown
+from mechassay.results.page import Report, markdown
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record
 from mechassay.testing import check_record
@@ -60,7 +60,7 @@ def test_tiers_against_labels_by_hand() -> None:
     assert "without a label: extra" in said and "not judged: lost" in said
     assert "1 of 3 papers have no score, which is a miss." in said
     assert record.value("exact") == pytest.approx(1 / 3)
-    assert "no score" in markdown(ClaimsEvaluationPage().sections(RunContents([record])))
+    assert "no score" in markdown(ClaimsEvaluationPage().sections(Report([record])))
 
 
 def reference() -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ def test_what_cannot_be_evaluated() -> None:
 def test_the_published_evaluation_as_a_record() -> None:
     record = published_evaluation().record()
     check_record(record)
-    text = markdown(ClaimsEvaluationPage().sections(RunContents([record])))
+    text = markdown(ClaimsEvaluationPage().sections(Report([record])))
     assert text.startswith("5 of 9 (55.6\u00a0% [21.2\u00a0%, 86.3\u00a0%]) have the tier")
     assert "A judge that always says Causally Suggestive has 3 and 8 of 9." in text
     assert record.value("mae") == pytest.approx(4 / 9)

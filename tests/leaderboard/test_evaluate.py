@@ -35,7 +35,8 @@ from mechassay.leaderboard.rules import board_rules
 from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, TrackCellLimits
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record
-from mechassay.runs.execute import Here, run
+from mechassay.runs.executors import Here
+from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 
 pytestmark = pytest.mark.guard

@@ -20,7 +20,8 @@ from mechassay.leaderboard.recomputation import recompute_made
 from mechassay.leaderboard.submission import Submission, read_submission
 from mechassay.leaderboard.submission_parts import SubmissionPart
 from mechassay.leaderboard.track import BoardTrack, EvaluatedModel
-from mechassay.runs.execute import Here, run
+from mechassay.runs.executors import Here
+from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import write_tensors
 

@@ -48,8 +48,8 @@ from mechassay.leaderboard.track import (
 from mechassay.models.sources import gym_model_names, truth_names
 from mechassay.models.weight_files import packaged_names
 from mechassay.results.records import Record
-from mechassay.runs.execute import Here, prepare, run_cells
-from mechassay.runs.experiment import Results
+from mechassay.runs.executors import Here, measure_cells
+from mechassay.runs.run import opened, read_report
 from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
@@ -229,9 +229,9 @@ def experiments(folder: Path, track: BoardTrack, seed: PrivateSeed | None = None
 
 def run_all(experiment: Any, folder: Path) -> list[Record]:
     """The records of an experiment, without its pages."""
-    worker = prepare(experiment, folder, progress=SILENT)
-    run_cells(experiment, experiment.cells(), worker)
-    return Results.stored(experiment, worker.folder).records
+    worker = opened(experiment, folder, progress=SILENT)
+    measure_cells(experiment, experiment.cells(), worker)
+    return read_report(worker.folder, experiment.cells()).records
 
 
 Done = tuple[Path, dict[str, list[Record]]]

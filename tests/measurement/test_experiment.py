@@ -14,9 +14,10 @@ from mechassay.measurement.experiment import MeasureExperiment, MeasureInputs
 from mechassay.measurement.gauges import all_gauges
 from mechassay.measurement.metric import Inputs, missing_inputs
 from mechassay.results.records import Record
-from mechassay.runs.execute import run
-from mechassay.runs.experiment import Worker, command_line
+from mechassay.runs.experiment import command_line
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import run
+from mechassay.runs.worker import Worker
 from mechassay.saes import save_sae
 from mechassay.saes.feature_matching import random_sae
 from mechassay.truth.ground_truth import load_truth

@@ -10,7 +10,7 @@ import pytest
 from mechassay.measurement.measurement import ALL
 from mechassay.measurement.metrics.reproducibility import reproducibility
 from mechassay.measurement.page import MeasurePage
-from mechassay.results.page import Fold, RunContents, Text, TextTable
+from mechassay.results.page import Fold, Report, Text, TextTable
 from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.stats.intervals import clopper_pearson
 
@@ -28,7 +28,7 @@ def a_record() -> Record:
 def quantities(record: Record) -> list[dict[str, str]]:
     found = [
         block
-        for fold in MeasurePage().sections(RunContents([record]))[-1].blocks
+        for fold in MeasurePage().sections(Report([record]))[-1].blocks
         if isinstance(fold, Fold)
         for block in fold.blocks
         if isinstance(block, TextTable) and block.title == "Quantities"
@@ -63,7 +63,7 @@ def test_what_is_undefined_or_an_end_of_an_interval_says_so(record: Record) -> N
 
 
 def test_conditions_say_their_n_and_the_interval_of_what_they_decide(record: Record) -> None:
-    _, conditions, about = MeasurePage().tables(RunContents([record]))
+    _, conditions, about = MeasurePage().tables(Report([record]))
     assert about.title == "What metrics establish"
     assert f"n: {record.n}." in conditions.caption
     place = [m.name for m in record.measures].index("coherence_score")
@@ -73,7 +73,7 @@ def test_conditions_say_their_n_and_the_interval_of_what_they_decide(record: Rec
     )
     cells = [
         row.cells
-        for row in MeasurePage().tables(RunContents([changed]))[1].rows
+        for row in MeasurePage().tables(Report([changed]))[1].rows
         if row.cells[0] == "repaired"
     ]
     assert "0.95 [0.90, 0.99]" in {row[2] for row in cells}
@@ -121,7 +121,7 @@ def with_rates(record: Record, verdict: str, false_alarm: float, power: float) -
 def test_the_first_sentence_says_whether_to_trust_the_metric(
     record: Record, verdict: str, false_alarm: float, power: float, says: str
 ) -> None:
-    run = RunContents([with_rates(record, verdict, false_alarm, power)])
+    run = Report([with_rates(record, verdict, false_alarm, power)])
     first = MeasurePage().sections(run)[0]
     (text,) = [each.text for each in first.blocks if isinstance(each, Text)]
     assert says in text and "By the published definition it" in text
@@ -129,5 +129,5 @@ def test_the_first_sentence_says_whether_to_trust_the_metric(
 
 def test_a_metric_without_simulations_is_not_trusted(record: Record) -> None:
     tables = [table for table in with_rates(record, "passes", 0, 1).tables if table.name != "rates"]
-    first = MeasurePage().sections(RunContents([record.changed(tables=tables)]))[0]
+    first = MeasurePage().sections(Report([record.changed(tables=tables)]))[0]
     assert "how often it errs was not simulated" in str(first.blocks)

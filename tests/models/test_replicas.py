@@ -27,9 +27,10 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
 from mechassay.models.replicas import Replicas
 from mechassay.prompts.batch import Batch
-from mechassay.runs.execute import Processes, run
-from mechassay.runs.experiment import Worker
+from mechassay.runs.executors import Processes
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import run
+from mechassay.runs.worker import Worker
 from mechassay.testing.tiny import subject
 from mechassay.utils.display import SILENT
 

@@ -21,7 +21,7 @@ from mechassay.judges.experiment import AssessExperiment, judgments_file
 from mechassay.judges.judge import ServedJudge
 from mechassay.judges.requests import read_exchange
 from mechassay.models.weight_files import gguf_file
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

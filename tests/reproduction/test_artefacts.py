@@ -36,9 +36,9 @@ from mechassay.reproduction.given import CIRCUITS, gains_table
 from mechassay.reproduction.page import ReproductionPage
 from mechassay.reproduction.published import Published, published
 from mechassay.reproduction.runners import VariablesRunner, Wish
-from mechassay.results.page import NOTHING, RunContents
-from mechassay.runs.execute import Here, prepare, run
-from mechassay.runs.experiment import Results
+from mechassay.results.page import NOTHING, Report
+from mechassay.runs.executors import Here
+from mechassay.runs.run import opened, read_report, run
 from mechassay.utils.display import SILENT
 from mechassay.variables.alignment import VariableAlignment
 
@@ -159,13 +159,13 @@ def test_files_are_converted_as_they_mean(model: Model, tmp_path: Path) -> None:
     assert {nine.within(size) for size in FRACTIONS[:-1]} == {Circuit.empty(GRAPH)}
 
 
-def measured(experiment: ReproductionExperiment, output: Path) -> Results:
+def measured(experiment: ReproductionExperiment, output: Path) -> Report:
     """The results of the cells of others alone."""
-    worker = prepare(experiment, output, progress=SILENT)
+    worker = opened(experiment, output, progress=SILENT)
     cells = [cell for cell in experiment.cells() if cell.name.startswith("given/")]
     assert cells
     Here().map(experiment, [cells], worker)
-    return Results.stored(experiment, worker.folder)
+    return read_report(worker.folder, experiment.cells())
 
 
 @pytest.mark.slow
@@ -199,9 +199,9 @@ def test_circuits_of_others_stand_beside_the_table_by_both_definitions(
         for one, two in (("EAP_patching_edge", "mattr/edge"), ("mattr/node", "raw_node")):
             assert by[f"X/{one}", measure]["benchmark"] == by[f"X/{two}", measure]["benchmark"]
     assert by["X/nine", "cmd"]["best"] == "0.02 EActP (CF)"
-    page = {table.title: table for table in ReproductionPage().tables(RunContents(results.records))}
+    page = {table.title: table for table in ReproductionPage().tables(Report(results.records))}
     assert len(page["Circuits of others"].rows) == 12
-    experiment.report(results)
+    experiment.write(results)
     assert "other model" in (tmp_path / "run" / "report.html").read_text("utf-8")
     # Nothing is done again.
     assert measured(experiment, tmp_path / "run").records == results.records
@@ -302,7 +302,7 @@ def test_folders_that_hold_nothing_or_lead_out_are_refused(tmp_path: Path) -> No
 )
 def test_what_is_typed_wrong_is_refused_first(paper: Any, text: str, message: str) -> None:
     with pytest.raises(BadUsage, match=message):
-        prepare(ReproductionExperiment(paper, artefacts=(text,)), "none")
+        opened(ReproductionExperiment(paper, artefacts=(text,)), "none")
     assert not Path("none").exists()
 
 
@@ -370,7 +370,7 @@ def test_what_exchanges_everything_gains_nothing_and_what_exchanges_nothing_lose
     assert rows["none"]["gain high"] < 0
     cell = ReproductionExperiment("adversarial", ("1",)).cells()[0]
     made = _record(cell, [], [], [gains_table("X", value.column, record, "weights", given=True)])
-    (table,) = ReproductionPage().tables(RunContents([made]))
+    (table,) = ReproductionPage().tables(Report([made]))
     assert table.title == "Gain over the whole vector at the same site"
     assert table.texts[0][0] == "X of others" and "other model" in table.texts[0]
     # Nothing of the board: at all sites of its layer that were measured there are features.

@@ -28,8 +28,8 @@ from mechassay.reproduction.experiment import ReproductionExperiment
 from mechassay.reproduction.published import Published, published
 from mechassay.reproduction.runners import VariablesRunner, Wish
 from mechassay.reproduction.status import verdict
-from mechassay.runs.execute import Here, prepare, run
-from mechassay.runs.experiment import Results
+from mechassay.runs.executors import Here
+from mechassay.runs.run import opened, read_report, run
 from mechassay.tasks import load_task
 from mechassay.testing import tiny
 from mechassay.utils.display import SILENT
@@ -78,11 +78,11 @@ def ends_with_numbers(
     experiment: ReproductionExperiment, output: Path, keys: tuple[str, ...], tables: set[str]
 ) -> None:
     """Run the cells of these methods; every number is that of another model."""
-    worker = prepare(experiment, output, progress=SILENT)
+    worker = opened(experiment, output, progress=SILENT)
     kept = [cell for cell in experiment.cells() if cell.typed.get("key") in keys]
     assert kept
     Here().map(experiment, [kept], worker)
-    results = Results.stored(experiment, worker.folder)
+    results = read_report(worker.folder, experiment.cells())
     assert not results.failures, results.failures[0].message
     rows = comparisons_of(results.records)
     assert {own.table for own in rows} == tables

@@ -25,14 +25,15 @@ from mechassay.reproduction.published import Paper, published
 from mechassay.reproduction.recomputed import CALCULATIONS
 from mechassay.reproduction.runners import RUNNERS, mean_of
 from mechassay.reproduction.status import Ours
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
 from mechassay.results.reading import read_record
 from mechassay.results.records import Measure
 from mechassay.runs import costs
 from mechassay.runs.costs import ModelSize
-from mechassay.runs.execute import Here, prepare, run
-from mechassay.runs.experiment import Results, Worker
+from mechassay.runs.executors import Here
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import opened, read_report, run
+from mechassay.runs.worker import Worker
 from mechassay.utils.display import SILENT
 
 OFFLINE = "HF_HUB_OFFLINE"
@@ -50,13 +51,13 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
 
 
-def cells_run(experiment: ReproductionExperiment, output: Path, keys: tuple[str, ...]) -> Results:
+def cells_run(experiment: ReproductionExperiment, output: Path, keys: tuple[str, ...]) -> Report:
     """The results of some of an experiment's cells."""
-    worker = prepare(experiment, output, progress=SILENT)
+    worker = opened(experiment, output, progress=SILENT)
     kept = [cell for cell in experiment.cells() if cell.typed.get("key") in keys]
     assert len(kept) == len(keys)
     Here().map(experiment, [kept], worker)
-    return Results.stored(experiment, worker.folder)
+    return read_report(worker.folder, experiment.cells())
 
 
 def test_a_stand_in_ends_with_numbers_and_reproduces_nothing(folder: Path, tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_a_stand_in_ends_with_numbers_and_reproduces_nothing(folder: Path, tmp_p
         assert own.n == 1000 and own.ours.n <= 6
         assert own.minutes > 0 and own.gigabytes > 0.5
     inner = tmp_path / "run" / "runs" / "ioi--gpt2"
-    experiment.report(results)
+    experiment.write(results)
     assert (inner / "report.html").is_file()
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "other model" in page and "0.03" in page and "Table 14" not in page
@@ -157,7 +158,7 @@ def test_what_is_wrong_is_refused_first(
     experiment: ReproductionExperiment, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        prepare(experiment, tmp_path / "run")
+        opened(experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -191,12 +192,12 @@ def test_the_page_counts_statuses_of_what_it_shows() -> None:
     cells = ReproductionExperiment("adversarial", ("1",)).cells()
     rows = list(CALCULATIONS["adversarial"][0].run())
     record = _record(cells[0], rows, [])
-    (counts, numbers) = ReproductionPage().tables(RunContents([record]))
+    (counts, numbers) = ReproductionPage().tables(Report([record]))
     assert counts.texts[0] == ("Table 1, n", "18", "13", "–", "–", "5", "–", "–")
     assert len(numbers.rows) == 18
     # The verdict is drawn from the row: one that is changed has another.
     other = replace(rows[0], ours=replace(rows[0].ours, stand_in="x"))
-    changed = ReproductionPage().tables(RunContents([_record(cells[0], [other, *rows[1:]], [])]))
+    changed = ReproductionPage().tables(Report([_record(cells[0], [other, *rows[1:]], [])]))
     assert changed[0].texts[0][4] == "1"
 
 

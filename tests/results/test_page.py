@@ -21,7 +21,7 @@ from mechassay.circuits.evaluation.curve import FaithfulnessCurve
 from mechassay.circuits.scores import EdgeScores
 from mechassay.discovery.page import results_table
 from mechassay.results.curves import labels
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Selection, Spec
 from mechassay.results.report import print_report, write_page
 from mechassay.results.sections import MAX_EXAMPLES
@@ -77,7 +77,7 @@ def page(tmp_path: Path) -> Callable[..., tuple[str, Page]]:
         failures: Sequence[Failure] = (),
         **kwargs: str,
     ) -> tuple[str, Page]:
-        run = RunContents(records, failures, drawings)
+        run = Report(records, failures, drawings)
         path = write_page(tmp_path / "folder" / "report.html", run, **kwargs)
         html = path.read_text(encoding="utf-8")
         return html, Page(html)
@@ -382,7 +382,7 @@ def test_printing(make_record: Make, undefined: Record, width: int) -> None:
     """Markup in messages is text; failures and the control are there at any width."""
     console = Console(width=width, file=io.StringIO(), record=True)
     records = [make_record("eap"), undefined.changed(method=Spec(name="[red]x"))]
-    print_report(RunContents(records, [FAILURE]), console)
+    print_report(Report(records, [FAILURE]), console)
     text = console.export_text()
     for part in (
         "eap",
@@ -399,4 +399,4 @@ def test_printing(make_record: Make, undefined: Record, width: int) -> None:
 
 def test_nothing_to_print() -> None:
     assert results_table([]).rows == ()
-    print_report(RunContents(), Console(quiet=True), "faithfulness")
+    print_report(Report(), Console(quiet=True), "faithfulness")

@@ -21,8 +21,8 @@ from mechassay.results.page import (
     Fold,
     Heading,
     Notice,
+    Report,
     Row,
-    RunContents,
     Section,
     Terms,
     Text,
@@ -89,7 +89,7 @@ def test_every_measure_appears_on_its_page(make_record: Make, kind: str) -> None
         for of, value in numbers.items()
     ]
     record = make_record(measures=measures).changed(kind=kind)
-    page = render("T", page_of(record.kind).sections(RunContents([record])))
+    page = render("T", page_of(record.kind).sections(Report([record])))
     for measure in record.measures:
         assert measure.heading in page
     for value in numbers.values():
@@ -112,7 +112,7 @@ def test_a_kind_that_nobody_knows_has_a_page(make_record: Make) -> None:
     judge = {**record.specs, "judge": Spec(name="a-judge", args={"votes": 5})}
     record = record.model_copy(update={"specs": judge})
     failure = Failure(cell={"method": "slow"}, error="OutOfMemory", message="Too big.")
-    page = render("T", page_of(record.kind).sections(RunContents([record], [failure])))
+    page = render("T", page_of(record.kind).sections(Report([record], [failure])))
     places = [
         page.index(part)
         for part in (
@@ -133,14 +133,14 @@ def test_a_kind_that_nobody_knows_has_a_page(make_record: Make) -> None:
     assert places == sorted(places)
     assert "CMD, Em: lower is better." in page and "<script" not in page and "votes=5" in page
     console = Console(width=120, file=io.StringIO(), record=True)
-    print_report(RunContents([record], [failure]), console)
+    print_report(Report([record], [failure]), console)
     text = console.export_text()
     assert "0.90" in text and "slow: failed: OutOfMemory: Too big." in text
 
 
 def test_records_of_several_kinds_share_a_page(make_record: Make, tmp_path: Path) -> None:
     records = [make_record("a"), strange(make_record("b"))]
-    page = write_page(tmp_path / "page.html", RunContents(records)).read_text("utf-8")
+    page = write_page(tmp_path / "page.html", Report(records)).read_text("utf-8")
     assert (
         "<h2>Measures" in page
         and '<th scope="row">a</th>' in page
@@ -153,7 +153,7 @@ def test_a_drawing_may_be_a_value(make_record: Make, tmp_path: object) -> None:
         svg, title, about = "<svg></svg>", "A & B", "Two circuits."
 
     page = render(
-        "T", page_of(make_record().kind).sections(RunContents([make_record()], (), [Drawing()]))
+        "T", page_of(make_record().kind).sections(Report([make_record()], (), [Drawing()]))
     )
     assert "<strong>A &amp; B.</strong> Two circuits. Point at" in page
     assert callable(write_page)
@@ -175,7 +175,7 @@ def test_a_page_shows_the_answer_and_six_tables_at_most(make_record: Make) -> No
     record = make_record(warnings=["Mind this."])
     tables = [TextTable.of(f"t{n}", ("a", "b"), [("x", "1")]) for n in range(MOST_TABLES + 3)]
     shown = [Section(table.title, (table,)) for table in tables]
-    first, *kept, more = framed(RunContents([record]), [Text("So it is.", "verdict")], shown)
+    first, *kept, more = framed(Report([record]), [Text("So it is.", "verdict")], shown)
     assert first.title == "" and first.blocks[0] == Text("So it is.", "verdict")
     assert isinstance(first.blocks[-1], Notice)
     assert [section.title for section in kept] == [f"t{n}" for n in range(MOST_TABLES)]
@@ -189,14 +189,12 @@ def test_a_page_shows_the_answer_and_six_tables_at_most(make_record: Make) -> No
 
 
 def test_a_page_of_nothing_says_so() -> None:
-    assert framed(RunContents(), [], []) == [
-        Section("", (Text("There are no results.", "verdict"),))
-    ]
+    assert framed(Report(), [], []) == [Section("", (Text("There are no results.", "verdict"),))]
 
 
 @pytest.mark.parametrize("kind", PAGES.names())
 def test_every_kind_of_page_begins_with_a_sentence(kind: str) -> None:
-    first = page_of(kind).sections(RunContents([]))[0]
+    first = page_of(kind).sections(Report([]))[0]
     assert any(isinstance(block, Text) and block.kind == "verdict" for block in first.blocks)
 
 
@@ -249,7 +247,7 @@ def test_every_measure_is_in_a_csv_file_beside_the_tables(
     make_record: Make, tmp_path: Path
 ) -> None:
     records = [make_record("eap"), make_record("nap", cpr=(math.nan, math.nan, math.nan))]
-    write_tables(tmp_path / "tables.md", RunContents(records))
+    write_tables(tmp_path / "tables.md", Report(records))
     with (tmp_path / "tables.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == sum(len(record.measures) for record in records)

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 from markupsafe import Markup
 
-from mechassay.results.page import BEST, OVERSHOT, RunContents, TextTable
+from mechassay.results.page import BEST, OVERSHOT, Report, TextTable
 from mechassay.results.records import Record
 from mechassay.results.report import write_each_table
 
@@ -90,7 +90,7 @@ def test_every_table_of_a_page_is_written(
     make_record: Callable[..., Record], tmp_path: Path
 ) -> None:
     records = [make_record("eap"), make_record("nap")]
-    files = write_each_table(tmp_path, RunContents(records))
+    files = write_each_table(tmp_path, Report(records))
     assert len(files) > 2 and {file.suffix for file in files} == {".tex"}
     for file in files:
         rows = list(csv.reader(io.StringIO(file.with_suffix(".csv").read_text("utf-8"))))

@@ -16,7 +16,7 @@ import mechassay as ma
 from helpers.edits import unnoticed
 from helpers.tiny_models import with_words
 from mechassay.models.model import make_model
-from mechassay.results.page import RunContents, markdown, render
+from mechassay.results.page import Report, markdown, render
 from mechassay.results.plots import svg
 from mechassay.results.records import Failure, Measure, Record, Spec, Values, provenance
 from mechassay.runs.accuracy import (
@@ -67,7 +67,7 @@ def test_grids() -> None:
         cell={"model": "c", "task": "ioi"}, error="BadPairs", message="too few | pairs"
     )
     overall, mcqa = AccuracyPage().tables(
-        RunContents([record("a"), record("b", ranked=False)], [failure])
+        Report([record("a"), record("b", ranked=False)], [failure])
     )
     assert overall.headings == (
         "task",
@@ -96,14 +96,14 @@ def test_grids() -> None:
 
 
 def test_settings_make_another_task() -> None:
-    grids = AccuracyPage().tables(RunContents([record("a", n_choices=4), record("a", n_choices=6)]))
+    grids = AccuracyPage().tables(Report([record("a", n_choices=4), record("a", n_choices=6)]))
     assert [grid.title for grid in grids] == [
         "Original prompts",
         "mcqa (n_choices=4)",
         "mcqa (n_choices=6)",
     ]
     grids = AccuracyPage().tables(
-        RunContents([record("a", labels="strict"), record("a", labels="mib-2025")])
+        Report([record("a", labels="strict"), record("a", labels="mib-2025")])
     )
     assert [grid.title for grid in grids] == ["Original prompts", "mcqa", "mcqa (labels=mib-2025)"]
 
@@ -115,7 +115,7 @@ def test_the_scoring_of_mib_is_a_column_where_a_record_has_it() -> None:
         Measure(name="mib-2025@original", value=0.5, low=0.4, high=0.6, n=50),
     ]
     overall, mcqa = AccuracyPage().tables(
-        RunContents([record("a"), lax.model_copy(update={"measures": measures})])
+        Report([record("a"), lax.model_copy(update={"measures": measures})])
     )
     columns = [
         f"{model}: {name}" for model in "ab" for name in ("greedy", "ranked choice", "mib-2025")
@@ -126,7 +126,7 @@ def test_the_scoring_of_mib_is_a_column_where_a_record_has_it() -> None:
 
 def test_another_word_set_makes_another_task() -> None:
     grids = AccuracyPage().tables(
-        RunContents([record("a", "ioi", words="own"), record("a", "ioi", words="paper")])
+        Report([record("a", "ioi", words="own"), record("a", "ioi", words="paper")])
     )
     assert [grid.title for grid in grids] == ["Original prompts", "ioi", "ioi (words=paper)"]
 
@@ -139,19 +139,17 @@ def test_few_examples_are_not_rounded_below_chance() -> None:
         Measure(name="greedy@original", value=0.25, low=0.0456, high=0.6994, n=4),
         Measure(name="chance@original", value=0.25, n=4),
     ]
-    overall, *_ = AccuracyPage().tables(
-        RunContents([record("a").model_copy(update={"measures": few})])
-    )
+    overall, *_ = AccuracyPage().tables(Report([record("a").model_copy(update={"measures": few})]))
     assert overall.texts[0] == ("mcqa", "0.25 [0.05, 0.70]", "–", "0.25", "4")
 
 
 def test_page_and_markdown() -> None:
     failure = Failure(cell={"model": "c", "task": "x"}, error="E", message="a | b")
-    made = AccuracyPage().sections(RunContents([record("<a>")], [failure]))
+    made = AccuracyPage().sections(Report([record("<a>")], [failure]))
     page, text = render("T", made), markdown(made)
     assert "&lt;a&gt;" in page and "<a>" not in page and "<svg" in page
     assert "a \\| b" in text and "| mcqa | 0.90 [0.80, 0.95] |" in text
-    assert "c failed: a | b" in render("T", AccuracyPage().sections(RunContents([], [failure])))
+    assert "c failed: a | b" in render("T", AccuracyPage().sections(Report([], [failure])))
 
 
 def test_the_figure_shows_every_kind() -> None:

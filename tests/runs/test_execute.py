@@ -31,20 +31,19 @@ from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.models.computing import computing
 from mechassay.models.sources import check_sources
 from mechassay.runs import execute
-from mechassay.runs.execute import (
+from mechassay.runs.cells import Cell, by_inputs, cell_name
+from mechassay.runs.executors import (
     CellLimits,
     Here,
     Processes,
     Ray,
-    batches_of,
     devices_of_workers,
-    part_of,
-    prepare,
-    run,
-    run_cells,
+    measure_cells,
 )
-from mechassay.runs.experiment import Cell, Results, Worker, cell_name, experiment_of, plan_of
+from mechassay.runs.experiment import experiment_of, plan_of
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import opened, part_of, read_report, run
+from mechassay.runs.worker import Worker
 from mechassay.utils.display import SILENT
 
 MODELS = ("truth-ioi", "truth-induction")
@@ -139,8 +138,8 @@ def test_one_cell_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.guard
 def test_parts_give_the_same_bits_and_leave_the_rest(reference: Path, tmp_path: Path) -> None:
-    every = batches_of(experiment())
-    worker = prepare(experiment(), tmp_path / "out", progress=SILENT)
+    every = by_inputs(experiment())
+    worker = opened(experiment(), tmp_path / "out", progress=SILENT)
     Here().map(experiment(), part_of(every, "2/2"), worker)
     first = numbers(tmp_path / "out")
     assert set(first) == {name for name in numbers(reference) if "induction" in name}
@@ -253,7 +252,7 @@ def test_workers_that_die_are_begun_three_times_at_most(
         cells = [cell for batch in batches for cell in batch]
         begun.append(len(cells))
         dies = len(begun) <= deaths
-        run_cells(experiment, cells[: 1 if dies else None], worker)
+        measure_cells(experiment, cells[: 1 if dies else None], worker)
         if dies:
             raise BrokenProcessPool
 
@@ -368,8 +367,8 @@ from ray.cluster_utils import Cluster
 from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.execute import run
-from mechassay.runs.execute import Ray
+from mechassay.runs.run import run
+from mechassay.runs.executors import Ray
 from mechassay.utils.display import SILENT
 
 out, how = Path(sys.argv[1]), sys.argv[2]
@@ -549,7 +548,7 @@ def test_results_show_the_others_where_a_record_is_refused(tmp_path: Path) -> No
     Here().map(experiment, [experiment.cells()], Worker(folder, progress=SILENT))
     file = folder.record_file("one")
     file.write_text(file.read_text().replace("float32", "float64"))
-    results = Results.stored(experiment, folder)
+    results = read_report(folder, experiment.cells())
     assert [cell.name for cell, _ in results.done] == ["two"]
     [failure] = results.failures
     assert failure.error == "BadFile" and f"{file}: was edited" in failure.message

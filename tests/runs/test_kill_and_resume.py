@@ -22,8 +22,8 @@ from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.cli.main import main
 from mechassay.discovery.experiment import CircuitsExperiment
-from mechassay.runs.execute import run
-from mechassay.runs.experiment import cell_name
+from mechassay.runs.cells import cell_name
+from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import read_tensors
 

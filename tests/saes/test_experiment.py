@@ -11,7 +11,7 @@ import pytest
 import mechassay.saes.training as trainer_module
 from helpers.experiments import SMALL_EXPERIMENTS
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.saes import load_sae, provenance_of
 from mechassay.saes.experiment import SAEExperiment, sae_folder
 from mechassay.utils.display import SILENT

@@ -10,10 +10,10 @@ import pytest
 
 from helpers.two_behaviours import two_behaviours
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.results.page import RunContents, Text
-from mechassay.runs.execute import run
-from mechassay.runs.experiment import Results, command_line
+from mechassay.results.page import Report, Text
+from mechassay.runs.experiment import command_line
 from mechassay.runs.options import options_of
+from mechassay.runs.run import run
 from mechassay.testing import check_experiment
 from mechassay.utils.display import SILENT
 from studies.how_many import __main__ as study
@@ -41,18 +41,18 @@ def two(folder: Path) -> Two:
 
 
 @pytest.fixture(scope="module")
-def of_two(folder: Path, two: Two) -> Results:
+def of_two(folder: Path, two: Two) -> Report:
     model, names, fruits = two
     methods = ("eap-ig-inputs:steps=3", "random")
     experiment = HowManyExperiment((model,), (names, fruits), methods, size=9, test_limit=24)
     return run(experiment, folder / "two", progress=SILENT)
 
 
-def cross_of(results: Results, place: int = 0) -> CrossAgreement:
+def cross_of(results: Report, place: int = 0) -> CrossAgreement:
     return CrossAgreement.of_record(results.records[place])
 
 
-def test_two_behaviours_need_two_circuits_and_random_edges_are_none(of_two: Results) -> None:
+def test_two_behaviours_need_two_circuits_and_random_edges_are_none(of_two: Report) -> None:
     assert not of_two.failures
     ours, random = cross_of(of_two), cross_of(of_two, 1)
     assert ours.n_circuits == (2, 2) and ours.noun == "task"
@@ -64,14 +64,14 @@ def test_two_behaviours_need_two_circuits_and_random_edges_are_none(of_two: Resu
     assert [own.kept for own in selections.values()] == [20, 24, 20, 24]
 
 
-def test_the_page_begins_with_the_answer_and_has_the_control(of_two: Results) -> None:
+def test_the_page_begins_with_the_answer_and_has_the_control(of_two: Report) -> None:
     first, second, *_ = HowManyPage().answers(of_two.records)
     assert first == cross_of(of_two).verdict() and second == cross_of(of_two, 1).verdict()
-    (loss, kinds) = HowManyPage().tables(RunContents(of_two.records[:1]))
+    (loss, kinds) = HowManyPage().tables(Report(of_two.records[:1]))
     assert loss.rows[-1].cells[0] == "another sample" and loss.rows[-1].kind == "control"
     assert loss.rows[0].cells[1] == "0.00" and len(loss.rows) == 3
     assert [row.cells[-1] for row in kinds.rows] == ["24", "24"]
-    blocks = HowManyPage().sections(RunContents(of_two.records))[0].blocks
+    blocks = HowManyPage().sections(Report(of_two.records))[0].blocks
     assert isinstance(blocks[0], Text)
     text = (of_two.folder.path / "report.html").read_text("utf-8")
     assert "The 2 tasks need 2 circuits of 9 edges" in text and "<svg" in text

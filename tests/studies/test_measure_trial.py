@@ -10,9 +10,9 @@ import pytest
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.measurement import gauges, metric
 from mechassay.measurement.gauges import GAUGES, all_gauges
-from mechassay.runs.execute import run
 from mechassay.runs.experiment import command_line
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import run
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import SILENT
 from mechassay.utils.registry import Registry

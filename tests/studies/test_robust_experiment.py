@@ -18,9 +18,9 @@ from mechassay.circuits import (
 )
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.prompts.pairs import Prompt
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
 from mechassay.results.records import Record
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.stats.intervals import Estimate
 from mechassay.testing import check_experiment
 from mechassay.testing.tiny import Subject
@@ -124,7 +124,7 @@ def test_the_experiment_compares_rankings_and_goes_on_where_it_was(tmp_path: Pat
     kept = EdgeScores.load(file, truth.model.graph)
     edges = first.table("circuits").where(ranking="cvar", size=6).columns["edges"]
     assert kept.provenance["n_examples"] == 4 and edges == [len(kept.top(6, by="magnitude"))]
-    titles = [table.title for table in RobustPage().tables(RunContents(results.records))]
+    titles = [table.title for table in RobustPage().tables(Report(results.records))]
     assert titles[:2] == ["KL, 6 edges", "Differences of KL, 6 edges"] and len(titles) == 5
 
     (tmp_path / "records" / "repeat-1.json").unlink()
@@ -144,7 +144,7 @@ def test_a_method_that_trains_a_mask_has_no_rounds(tmp_path: Path) -> None:
     (record,) = run(experiment, tmp_path, progress=SILENT).records
     assert not record.table("rounds").columns
     assert record.table("circuits").where(size=6).columns["pairs"] == [8, 8, 8, 8]
-    assert len(RobustPage().tables(RunContents([record]))) == 4
+    assert len(RobustPage().tables(Report([record]))) == 4
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import load_model
 from mechassay.models.sources import MADE_TRUTHS, truth_names, with_truths
 from mechassay.results.records import Record
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import check_tasks, is_truth, load_truth, own_task_notes, tasks_of
 from mechassay.truth.summary import truth_rows

@@ -23,7 +23,7 @@ from mechassay.cli.main import main
 from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage, DiskFull
 from mechassay.models.graph import Graph
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import (
     Problem,

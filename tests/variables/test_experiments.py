@@ -34,10 +34,11 @@ from mechassay.leaderboard.cells import cells_of
 from mechassay.leaderboard.rules import rules_of
 from mechassay.models.model import make_model, untrained
 from mechassay.prompts.pairs import Examples
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
 from mechassay.results.records import Record, page_of
-from mechassay.runs.execute import run
-from mechassay.runs.experiment import Results, command_line, layers_of
+from mechassay.runs.experiment import command_line
+from mechassay.runs.options import layers_of
+from mechassay.runs.run import run
 from mechassay.testing.checks import numbers
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import folder_hash, read_tensors
@@ -330,7 +331,7 @@ def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_f
     assert "1.0" in str(plain.specs["metric"].args["coefficients of"])
     assert (
         VariablesPage().draw(plain).axes
-        and "heads were given" in VariablesPage().tables(RunContents([plain]))[0].caption
+        and "heads were given" in VariablesPage().tables(Report([plain]))[0].caption
     )
     (cell,) = cells_of(rules_of("variables"), plain)
     assert cell.column == "mse" and "coefficients from" in cell.conditions
@@ -388,7 +389,7 @@ def test_training_at_a_few_sites_is_where_whole_vectors_do_best(tmp_path: Path) 
 
 def test_the_tables_of_a_run_have_the_controls(tmp_path: Path) -> None:
     record = one(tmp_path)
-    shown = page_of(AlignmentsExperiment.kind).tables(RunContents([record]))
+    shown = page_of(AlignmentsExperiment.kind).tables(Report([record]))
     heads = [column.heading for table in shown for column in table.columns]
     assert "no intervention" in heads and "full vector" in heads
 
@@ -403,7 +404,7 @@ ONE = replace(
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Right and wrong hypotheses of one ground truth."""
     experiment = replace(SMALL_EXPERIMENTS["variables"], models=("truth-ioi-trained",))
     return run(experiment, tmp_path_factory.mktemp("run") / "all", progress=SILENT)
@@ -426,7 +427,7 @@ def test_ground_truths_run_on_their_own_tasks_with_right_and_wrong_hypotheses(
 
 
 def test_what_is_found_is_at_its_home_and_a_wrong_hypothesis_is_not_found(
-    results: Results,
+    results: Report,
 ) -> None:
     for record in results.records:
         about, gain = record.specs["variable"], record.measure("gain")
@@ -439,7 +440,7 @@ def test_what_is_found_is_at_its_home_and_a_wrong_hypothesis_is_not_found(
             assert record.measure("iia").value >= 0.85  # pyright: ignore
 
 
-def test_a_cell_leaves_its_features_and_says_what_it_ran_on(results: Results) -> None:
+def test_a_cell_leaves_its_features_and_says_what_it_ran_on(results: Report) -> None:
     for cell, record in results.done:
         kept = VariableAlignment.load(results.folder.path / "alignments" / cell.name)
         (site,) = kept.fit.sites

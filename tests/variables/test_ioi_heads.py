@@ -19,7 +19,7 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.features import DBM, FullVector
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
 from mechassay.utils.display import SILENT
 from mechassay.variables import expected_labels, head_subsets, squared_error
 from mechassay.variables.data import VariablePairs, variable_pairs
@@ -102,11 +102,11 @@ def test_its_record_and_its_page(token: HeadLocalization, tmp_path: Path) -> Non
         measure = record.measure("mse", named)
         assert measure is not None
         assert measure.value == pytest.approx(token.error.estimate(of).value)
-    (table,) = VariablesPage().tables(RunContents([record]))
+    (table,) = VariablesPage().tables(Report([record]))
     assert "heads" in [column.heading for column in table.columns]
     said = [
         block.text
-        for block in VariablesPage().sections(RunContents([record]))[0].blocks
+        for block in VariablesPage().sections(Report([record]))[0].blocks
         if hasattr(block, "text")
     ]
     assert any("subject_token is not judged in heads 1.1 by das" in text for text in said), said

@@ -14,10 +14,9 @@ from rich.console import Console
 
 from helpers.experiments import SMALL_EXPERIMENTS
 from mechassay.results.console import print_tables
-from mechassay.results.page import RunContents, render
+from mechassay.results.page import Report, render
 from mechassay.results.records import Failure, Record, Spec
-from mechassay.runs.execute import run
-from mechassay.runs.experiment import Results
+from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 from mechassay.variables.page import VariablesPage
 from mechassay.variables.verdicts import verdict_of
@@ -34,11 +33,11 @@ JOB = replace(
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return run(JOB, tmp_path_factory.mktemp("run") / "page", progress=SILENT)
 
 
-def test_the_best_has_the_largest_accuracy_or_the_least_error(results: Results) -> None:
+def test_the_best_has_the_largest_accuracy_or_the_least_error(results: Report) -> None:
     def validated(name: str, value: float, better: str) -> Record:
         measures = [
             m.model_copy(update={"value": value, "better": better}) if m.name == "validation" else m
@@ -49,27 +48,27 @@ def test_the_best_has_the_largest_accuracy_or_the_least_error(results: Results) 
     das = next(r for r in results.records if r.method.name == "das")
     for better, name in (("up", "more"), ("down", "less")):
         of = [validated("less", 0.1, better), validated("more", 0.9, better)]
-        (first, *_) = VariablesPage().sections(RunContents(of))
+        (first, *_) = VariablesPage().sections(Report(of))
         said = next(block.text for block in first.blocks if hasattr(block, "text"))
         assert f" by {name}, " in said, said
 
 
-def test_a_narrow_console_shows_controls_longest(results: Results) -> None:
-    (table, *_) = VariablesPage().tables(RunContents(results.records))
+def test_a_narrow_console_shows_controls_longest(results: Report) -> None:
+    (table, *_) = VariablesPage().tables(Report(results.records))
     optional = {column.heading: column.optional for column in table.columns}
     first, last = (list(optional).index(name) for name in ("accuracy", "gain"))
     controls, others = [*optional.values()][first + 1 : last], ("gain", "features", "steps")
     assert len(controls) > 1 and 0 < max(controls) < min(optional[name] for name in others)
 
 
-def test_seconds_are_those_of_the_run(results: Results) -> None:
+def test_seconds_are_those_of_the_run(results: Report) -> None:
     seconds = [float(record.spent["seconds"]) for record in results.records]
     assert 0 < sum(seconds) < time.perf_counter() - STARTED
 
 
 @pytest.mark.slow
-def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Results) -> None:
-    (first, *_) = VariablesPage().sections(RunContents(results.records))
+def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Report) -> None:
+    (first, *_) = VariablesPage().sections(Report(results.records))
     said = [block.text for block in first.blocks if hasattr(block, "text")]
     for variable in ("duplicate", "answer", "name_place"):
         (sentence,) = [text for text in said if f"truth-ioi: {variable}" in text]
@@ -78,10 +77,10 @@ def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Resul
         assert "test pairs in" in sentence and "; without intervention" in sentence
     wrong = next(text for text in said if "name_place (a wrong hypothesis)" in text)
     assert " is not found at " in wrong or " is not trained at " in wrong
-    assert VariablesPage().title(RunContents(results.records)) == "Causal variables: truth-ioi"
+    assert VariablesPage().title(Report(results.records)) == "Causal variables: truth-ioi"
 
 
-def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results) -> None:
+def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Report) -> None:
     def with_validation(record: Record, value: float) -> Record:
         measures = [
             m.model_copy(update={"value": value}) if m.name == "validation" else m
@@ -92,7 +91,7 @@ def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results
     even = [with_validation(r, 1.0) for r in results.records]
     of = [r for r in even if r.specs["variable"].name == "answer"]
     (sentence,) = [
-        b.text for b in VariablesPage().sections(RunContents(of))[0].blocks if hasattr(b, "text")
+        b.text for b in VariablesPage().sections(Report(of))[0].blocks if hasattr(b, "text")
     ][:1]
     assert " by das, 3 features, " in sentence, "of 48"
     assert "wrong hypothesis" not in sentence
@@ -101,16 +100,16 @@ def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results
         for r in of
     ]
     (sentence,) = [
-        b.text for b in VariablesPage().sections(RunContents(few))[0].blocks if hasattr(b, "text")
+        b.text for b in VariablesPage().sections(Report(few))[0].blocks if hasattr(b, "text")
     ][:1]
     assert "20 steps of training at the best site of whole vectors: accuracy" in sentence
 
 
 def test_the_full_vector_is_a_ceiling_and_named_where_it_alone_has_the_variable(
-    results: Results,
+    results: Report,
 ) -> None:
     def sentence(*records: Record) -> str:
-        blocks = VariablesPage().sections(RunContents(records))[0].blocks
+        blocks = VariablesPage().sections(Report(records))[0].blocks
         (said,) = [block.text for block in blocks if getattr(block, "kind", "") == "verdict"]
         return said
 
@@ -136,8 +135,8 @@ def test_the_full_vector_is_a_ceiling_and_named_where_it_alone_has_the_variable(
     assert f"It is in the full vector at {whole.method.args['site']}" in lost
 
 
-def test_the_tables_have_all_featurizers_and_controls(results: Results) -> None:
-    controls, accuracies = VariablesPage().tables(RunContents(results.records))
+def test_the_tables_have_all_featurizers_and_controls(results: Report) -> None:
+    controls, accuracies = VariablesPage().tables(Report(results.records))
     assert [row.cells[0] for row in accuracies.rows] == ["full-vector", "das", "no intervention"]
     assert len(controls.rows) == len(results.records)
     headings = [column.heading for column in controls.columns]
@@ -152,28 +151,23 @@ def test_the_tables_have_all_featurizers_and_controls(results: Results) -> None:
     assert accuracies.caption is not None and "chosen on validation pairs" in accuracies.caption
 
 
-def test_what_was_chosen_on_test_pairs_is_said_to_be(results: Results) -> None:
+def test_what_was_chosen_on_test_pairs_is_said_to_be(results: Report) -> None:
     record = results.records[0]
     method = record.method.model_copy(update={"args": {**record.method.args, "choose_on": "test"}})
     other = record.model_copy(update={"specs": {**record.specs, "method": method}})
     assert all(
-        "chosen on test pairs" in (t.caption or "")
-        for t in VariablesPage().tables(RunContents([other]))
+        "chosen on test pairs" in (t.caption or "") for t in VariablesPage().tables(Report([other]))
     )
-    assert "was chosen on these pairs" in render(
-        "t", VariablesPage().sections(RunContents([other]))
-    )
+    assert "was chosen on these pairs" in render("t", VariablesPage().sections(Report([other])))
     assert "was chosen on these pairs" not in render(
-        "t", VariablesPage().sections(RunContents([record]))
+        "t", VariablesPage().sections(Report([record]))
     )
 
 
 @pytest.mark.parametrize("width", [78, 100, 300])
-def test_a_console_keeps_names_and_verdicts_whole(results: Results, width: int) -> None:
+def test_a_console_keeps_names_and_verdicts_whole(results: Report, width: int) -> None:
     out = io.StringIO()
-    print_tables(
-        VariablesPage().tables(RunContents(results.records)), Console(file=out, width=width)
-    )
+    print_tables(VariablesPage().tables(Report(results.records)), Console(file=out, width=width))
     said = out.getvalue()
     for record in results.records:
         assert str(record.method.args["site"]) in said and record.method.name in said
@@ -184,7 +178,7 @@ def test_a_console_keeps_names_and_verdicts_whole(results: Results, width: int) 
     )
 
 
-def test_the_page_is_whole(results: Results) -> None:
+def test_the_page_is_whole(results: Report) -> None:
     page = unescape((results.folder.path / "report.html").read_text("utf-8"))
     assert page.count('<svg role="img"') >= len(results.records)
     assert "Accuracy on test pairs by layer and position" in page
@@ -193,13 +187,13 @@ def test_the_page_is_whole(results: Results) -> None:
     assert "mechassay variables run" in page and "nan" not in page.lower().replace("nance", "")
 
 
-def test_a_record_draws_its_sites(results: Results) -> None:
+def test_a_record_draws_its_sites(results: Report) -> None:
     (axes, _) = VariablesPage().draw(results.records[0]).axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["last"]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["1", "2"]
 
 
-def test_runs_of_several_models_have_tables_of_their_own(results: Results, tmp_path: Path) -> None:
+def test_runs_of_several_models_have_tables_of_their_own(results: Report, tmp_path: Path) -> None:
     def renamed(record: Record, name: str) -> Record:
         specs: dict[str, Any] = {
             **record.specs,
@@ -208,7 +202,7 @@ def test_runs_of_several_models_have_tables_of_their_own(results: Results, tmp_p
         return record.model_copy(update={"specs": specs})
 
     both = [*results.records, *(renamed(r, "other") for r in results.records)]
-    titles = [table.title for table in VariablesPage().tables(RunContents(both))]
+    titles = [table.title for table in VariablesPage().tables(Report(both))]
     assert titles == [
         "truth-ioi, truth-ioi-trained",
         "truth-ioi, other",
@@ -217,14 +211,14 @@ def test_runs_of_several_models_have_tables_of_their_own(results: Results, tmp_p
     ]
 
 
-def test_cells_without_a_result_are_rows_with_their_reasons(results: Results) -> None:
+def test_cells_without_a_result_are_rows_with_their_reasons(results: Report) -> None:
     failure = Failure(
         cell={"model": "gpt2", "task": "ioi", "variable": "subject_token", "featurizer": "das"},
         error="BadPairs",
         message="gpt2 answers none of 12 examples",
     )
     for records in (results.records, []):
-        last = VariablesPage().tables(RunContents(records, [failure]))[-1]
+        last = VariablesPage().tables(Report(records, [failure]))[-1]
         assert last.title == "Without a result" and last.rows[0].cells[0] == "subject_token"
-        page = render("t", VariablesPage().sections(RunContents(records, [failure])))
+        page = render("t", VariablesPage().sections(Report(records, [failure])))
         assert "gpt2 answers none of 12 examples" in page and "1 cell failed" in page

@@ -18,7 +18,7 @@ from mechassay.claims.evidence import score_judgments
 from mechassay.claims.judgments import read_judgments
 from mechassay.claims.pages import form_page, write_form
 from mechassay.documents.reading import read_document
-from mechassay.results.page import RunContents, render
+from mechassay.results.page import Report, render
 from mechassay.results.records import page_of
 
 chromium, keys = web_module("chromium"), web_module("keyboard")
@@ -199,7 +199,7 @@ def test_pages_of_judgments_can_be_read(
     score = score_judgments(ann, [document]).records()
     records = score if name == "score" else [compare([ann, bob]).record()]
     kind = page_of(records[0].kind)
-    page = render(kind.title(RunContents(records)), kind.sections(RunContents(records)))
+    page = render(kind.title(Report(records)), kind.sections(Report(records)))
     found = look(page, pages.CUT, width=390)
     assert found["page"] <= 390 and found["loose"] == [] and found["uncued"] == []
     assert look(page, pages.axe_script())["said"] == []

@@ -18,7 +18,7 @@ from helpers.web import web_module
 from mechassay.discovery.draw import cut_circuits, write_drawing
 from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.results.report import write_index
-from mechassay.runs.execute import run
+from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 
 chromium, axe = web_module("chromium"), web_module("axe")

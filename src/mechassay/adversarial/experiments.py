@@ -50,17 +50,11 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.results.console import print_tables, print_text
 from mechassay.results.measures import measure_texts
+from mechassay.results.page import Report
 from mechassay.results.records import Record, Selection, Spec, Table
-from mechassay.runs.experiment import (
-    Cell,
-    Experiment,
-    Interrupted,
-    Results,
-    Worker,
-    cell_name,
-    made_by,
-    shown_model,
-)
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment, Interrupted
+from mechassay.runs.worker import Worker, made_by
 from mechassay.stats import DESIGN_KINDS
 from mechassay.tasks import TASKS
 from mechassay.tasks.task import Task, settings_of
@@ -193,10 +187,10 @@ class AdversarialExperiment(AdversarialOptions, Experiment):
         record = maker.record(self.circuits.index(cell["circuit"]))
         return record.changed(cell={**record.cell, **cell.labels})
 
-    def show(self, results: Results, console: Console) -> None:
-        print_tables(AdversarialPage().tables(results.contents), console)
-        if results.records:
-            text = template_text(results.records)
+    def show(self, report: Report, console: Console) -> None:
+        print_tables(AdversarialPage().tables(report), console)
+        if report.records:
+            text = template_text(report.records)
             print_text(text, console)
 
 
@@ -261,9 +255,9 @@ class SearchExperiment(SearchOptions, Experiment):
             raise Interrupted(f"{result}, see {file}. The same command begins this search anew.")
         return self._record(cell, model, task, circuit, pools, result, time.perf_counter() - begin)
 
-    def show(self, results: Results, console: Console) -> None:
-        super().show(results, console)
-        for record in results.records:
+    def show(self, report: Report, console: Console) -> None:
+        super().show(report, console)
+        for record in report.records:
             for line in (*best_text(record), *record.warnings):
                 print_text(line, console)
 

@@ -49,8 +49,10 @@ from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.prompts.batch import Batch
 from mechassay.results.records import Record, Selection, failure_of
-from mechassay.runs.experiment import Cell, Worker, plan_of
+from mechassay.runs.cells import Cell
+from mechassay.runs.experiment import plan_of
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.worker import Worker
 from mechassay.stats.bounds import PartialGrid
 from mechassay.stats.distribution import Field
 from mechassay.tasks.task import Task, settings_of

@@ -45,8 +45,8 @@ from mechassay.results.page import (
     Fold,
     Heading,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -149,29 +149,29 @@ READING = {
 class AdversarialPage(Page):
     """Circuits under adversarial evaluation."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        named = [f" of {r.model.name} on {r.task.name}" for r in run.records[:1]]
+        named = [f" of {r.model.name} on {r.task.name}" for r in report.records[:1]]
         return f"Adversarial evaluation of circuits{''.join(named)}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows; one population is in the first table."""
-        records = run.records
+        records = report.records
         split = template_table(records) if records and len(halves(records[0])) > 1 else None
         return [overview_table(records, short=True), *([split] if split else [])] if records else []
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """The page of a run."""
-        records = run.records
+        records = report.records
         if not records:
-            failed = [Section("Failed", (measures_table(run),))] if run.failures else []
-            return framed(run, [], failed)
+            failed = [Section("Failed", (measures_table(report),))] if report.failures else []
+            return framed(report, [], failed)
         split = template_table(records)
         soft = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
         overview = overview_table(records)
         looks = zip(records, cycle(PALETTE), strict=False)
         return framed(
-            run,
+            report,
             [*(Text(verdict(r), "verdict", f"{r.method.name}:") for r in records), soft],
             [Section(overview.title, (overview,))],
             figure=_all_circuits(records),
@@ -516,15 +516,15 @@ SEARCH_READING = {
 class SearchPage(Page):
     """Searches for the worst inputs of circuits."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
         return "Search for the worst inputs of circuits"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """The climbs of every circuit, and what failed."""
         made: list[TextTable] = []
-        for record, label in zip(run.records, labels(run.records), strict=True):
-            head = "Climbs, in nats" if len(run.records) == 1 else f"{label}: climbs, in nats"
+        for record, label in zip(report.records, labels(report.records), strict=True):
+            head = "Climbs, in nats" if len(report.records) == 1 else f"{label}: climbs, in nats"
             rows = [
                 (
                     f"{row['climb']}",
@@ -537,20 +537,20 @@ class SearchPage(Page):
             ]
             columns = ("climb", "divergence", "at its start", "changes", "local maximum")
             made.append(TextTable.of(head, columns, rows))
-        return [*made, *failures_table(run.failures, "circuit")]
+        return [*made, *failures_table(report.failures, "circuit")]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """What was found; the worst pair and the climbs of every circuit; what was run."""
-        named = list(zip(run.records, labels(run.records), strict=True))
+        named = list(zip(report.records, labels(report.records), strict=True))
         return framed(
-            run,
+            report,
             [Text(f"{label}: {best_text(record)[-1]}.", "verdict") for record, label in named],
             [
                 *(
                     Section(f"The worst pair of {label}", tuple(map(Text, best_text(record)[:-1])))
                     for record, label in named
                 ),
-                *(Section(table.title, (table,)) for table in self.tables(run)),
+                *(Section(table.title, (table,)) for table in self.tables(report)),
             ],
             reading=SEARCH_READING,
             values=[],

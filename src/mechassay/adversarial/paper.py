@@ -47,12 +47,15 @@ from mechassay.errors import MechassayError
 from mechassay.models.model import Model
 from mechassay.results.console import print_text
 from mechassay.results.curves import EMPTY
-from mechassay.results.page import NOTHING, Page, RunContents, Section, Text, TextTable
+from mechassay.results.page import NOTHING, Page, Report, Section, Text, TextTable
 from mechassay.results.records import Record, Table
 from mechassay.results.sections import failed_checks, framed, run_section
 from mechassay.results.text import nats, plain_number, summary
-from mechassay.runs.execute import Here, done, prepare
-from mechassay.runs.experiment import Cell, Experiment, Results, Worker, shown_model
+from mechassay.runs.cells import Cell, shown_model
+from mechassay.runs.experiment import Experiment
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import run
+from mechassay.runs.worker import Worker
 from mechassay.stats import distribution
 from mechassay.stats.bootstrap import N_RESAMPLES, two_way_draws, within_reach
 from mechassay.stats.intervals import percentile_interval
@@ -214,24 +217,24 @@ def printed_column(pairs: str, task: str) -> tuple[float, ...]:
 class PaperPage(Page):
     """Three circuits of the literature under adversarial evaluation."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
         return "Three circuits of the literature under adversarial evaluation"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What failed; our distributions beside the printed ones; the verdict."""
-        by_run = _by_run(run.records)
+        by_run = _by_run(report.records)
         made = [table for pairs in TITLES if (table := paper_table(by_run, pairs)).columns[1:]]
-        reasons = [(failure.cell["run"], failure.message) for failure in run.failures]
+        reasons = [(failure.cell["run"], failure.message) for failure in report.failures]
         reasons += [
             (name, text) for name, record in by_run.items() for text in failed_checks(record)
         ]
         if reasons:
             made.insert(0, TextTable.of("What failed", ("run", "why"), reasons, words=True))
-        closeness_of = verdicts(run.records)
+        closeness_of = verdicts(report.records)
         return [*made, verdict_table(closeness_of)] if closeness_of else made
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """What table 3 is closer to, and the tables; each run with its own report."""
         facts = [
             {
@@ -249,16 +252,16 @@ class PaperPage(Page):
                 # Markup is set as it is, and escapes what is put into it.
                 "report": Markup('<a href="{0}/report.html">{0}/report.html</a>').format(name),
             }
-            for name, record in _by_run(run.records).items()
+            for name, record in _by_run(report.records).items()
         ]
         answers = [
             Text(verdict_text(task, distances), "verdict")
-            for task, distances in verdicts(run.records).items()
+            for task, distances in verdicts(report.records).items()
         ]
         return framed(
-            run,
+            report,
             answers,
-            [Section(table.title, (table,)) for table in self.tables(run)],
+            [Section(table.title, (table,)) for table in self.tables(report)],
             reading=READING,
             facts=run_section(facts),
             values=[],
@@ -386,15 +389,14 @@ class PaperExperiment(PaperOptions, Experiment):
         plan = self.plans()[cell.name]
         model = worker.model(plan.model, dtype=plan.dtype, prepend_bos=plan.prepend_bos)
         folder, models = worker.folder.path / cell.name, {plan.model: model}
-        inner = prepare(plan, folder, models=models, progress=worker.progress)
-        results = done(plan, inner, Here())
-        for failure in results.failures:
+        report = run(plan, folder, models=models, progress=worker.progress)
+        for failure in report.failures:
             raise MechassayError(failure.message)
-        plan.report(results)
-        (record,) = results.records
+        (record,) = report.records
         task, _, pairs = cell.name.rpartition("-")
         tables = list(record.tables)
         if pairs == "unmatched":
+            inner = Worker(RunFolder(folder), models=models, progress=worker.progress)
             outcome = _verdict(AdversarialInputs(plan, inner), task)
             row = {"task": task, **asdict(outcome), "compared": " ".join(outcome.compared)}
             tables.append(Table.of(VERDICT, ("task",), [row]))
@@ -403,9 +405,9 @@ class PaperExperiment(PaperOptions, Experiment):
         values = record.values.model_copy(update={"file": file})
         return record.changed(cell={**record.cell, **cell.labels}, tables=tables, values=values)
 
-    def show(self, results: Results, console: Console) -> None:
-        super().show(results, console)
-        sentences = [verdict_text(*verdict) for verdict in verdicts(results.records).items()]
+    def show(self, report: Report, console: Console) -> None:
+        super().show(report, console)
+        sentences = [verdict_text(*verdict) for verdict in verdicts(report.records).items()]
         if self.docstring_model is None:
             sentences.append("Skipped: docstring needs attn-only-4l, --docstring-model.")
         for line in sentences:

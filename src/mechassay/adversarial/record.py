@@ -35,7 +35,7 @@ from mechassay.models.forward import constants_of
 from mechassay.results.curves import EMPTY
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import RESULT, Check, Measure, Record, Spec, Table, Values
-from mechassay.runs.inputs import made_by
+from mechassay.runs.worker import made_by
 from mechassay.stats.bootstrap import Half, split_by
 from mechassay.stats.distribution import Field
 from mechassay.stats.intervals import Estimate

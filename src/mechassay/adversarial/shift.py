@@ -42,13 +42,15 @@ from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.pairs import Pairs
 from mechassay.results.measures import measure_texts
-from mechassay.results.page import Column, Figure, Page, Row, RunContents, Section, Text, TextTable
+from mechassay.results.page import Column, Figure, Page, Report, Row, Section, Text, TextTable
 from mechassay.results.plots import draw_points
 from mechassay.results.records import Measure, Record, Selection, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import failures_table, framed
 from mechassay.results.text import plain_number
-from mechassay.runs.experiment import Cell, Experiment, Worker, cell_name, made_by, shown_model
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment
+from mechassay.runs.worker import Worker, made_by
 from mechassay.stats.intervals import (
     LEVEL,
     Estimate,
@@ -359,16 +361,18 @@ READING = {
 class ShiftPage(Page):
     """Circuits on the prompts they were found on, and on others."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        names = dict.fromkeys(f"{record.task.name}, {record.model.name}" for record in run.records)
+        names = dict.fromkeys(
+            f"{record.task.name}, {record.model.name}" for record in report.records
+        )
         return f"Distribution shift: {'; '.join(names)}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """The kinds of prompts of every circuit, and what failed."""
-        return [*map(_table, run.records), *failures_table(run.failures, "circuit")]
+        return [*map(_table, report.records), *failures_table(report.failures, "circuit")]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """Where a circuit becomes worse, a figure, and a row for each kind of prompts."""
         figures = [
             Figure(
@@ -376,12 +380,12 @@ class ShiftPage(Page):
                 name=record.method.name,
                 about=f"{record.method.name}: what is left out, by kind of prompts.",
             )
-            for record in run.records
+            for record in report.records
         ]
         return framed(
-            run,
-            [Text(_verdict(record), "verdict") for record in run.records],
-            [Section("Kinds of prompts", tuple(self.tables(run)))],
+            report,
+            [Text(_verdict(record), "verdict") for record in report.records],
+            [Section("Kinds of prompts", tuple(self.tables(report)))],
             figure=figures,
             reading=READING,
             values=[],

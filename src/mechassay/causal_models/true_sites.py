@@ -41,7 +41,8 @@ from mechassay.causal_models.truths import KNOWN_SITES, KnownSite
 from mechassay.errors import BadFile, BadPairs, UnknownName, first_line, one_of
 from mechassay.interventions.intervene import intervene
 from mechassay.interventions.intervention import Interchange
-from mechassay.interventions.site import LAST, Part, Site
+from mechassay.interventions.names import Part
+from mechassay.interventions.site import LAST, Site
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.pairs import Example

@@ -73,13 +73,15 @@ from mechassay.measurement.measurement import Measurement
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import ALL_TRUTHS
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
 from mechassay.results.reading import recomputed
 from mechassay.results.records import Record, Table
 from mechassay.results.report import write_page
-from mechassay.runs.execute import Here, batches_of, done, prepare
-from mechassay.runs.experiment import cell_name, command_line
+from mechassay.runs.cells import cell_name
+from mechassay.runs.experiment import command_line
 from mechassay.runs.folder import RunFolder, read_run_file
+from mechassay.runs.run import opened, run
+from mechassay.runs.worker import Worker
 from mechassay.tasks import MOST_PAIRS, load_task
 from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.display import BAR, OneLine, Progress, counted
@@ -327,7 +329,7 @@ class AssayStep(OneLine):
     @property
     def is_done(self) -> bool:
         """Whether all its cells have records."""
-        return not batches_of(self.experiment, RunFolder(self.folder))
+        return not RunFolder(self.folder).cells_left(self.experiment.cells())
 
 
 class ClaimSteps:
@@ -695,7 +697,7 @@ class Assay:
             head = f"{place}/{len(steps)} {step.name} ({', '.join(step.criteria)})"
             if step not in open_steps:
                 # Its records are of this claim and of these settings, or the folder is refused.
-                prepare(step.experiment, step.folder, device=self.device, progress=self.progress)
+                opened(step.experiment, step.folder, device=self.device, progress=self.progress)
                 say(f"{head}: done before")
                 continue
             rest = f", about {_minutes(left * run_for / spent)} left" if spent else ""
@@ -722,20 +724,19 @@ class Assay:
             if not folder.is_file():
                 return f"{folder} is not there, as no step found it."
             shutil.copyfile(folder, file)
+        begun: list[Worker] = []
+        about: dict[str, Any] = {"device": self.device, "progress": self.progress}
         try:
-            worker = prepare(
-                step.experiment, step.folder, device=self.device, progress=self.progress, here=True
+            report = run(
+                step.experiment, step.folder, **about, begin=lambda worker, _: begun.append(worker)
             )
-        except MissingExtra as error:
-            return str(error)
-        try:
-            results = done(step.experiment, worker, Here())
         except DiskFull:
             raise
         except MechassayError as error:
+            if not begun and not isinstance(error, MissingExtra):
+                raise
             return str(error)
-        step.experiment.report(results)
-        lacking = [failure for failure in results.failures if failure.status == "failed"]
+        lacking = [failure for failure in report.failures if failure.status == "failed"]
         return lacking[0].message if lacking else ""
 
     def _judge(
@@ -773,7 +774,7 @@ class Assay:
         )
         judgments.save(self.folder / "judgments.json")
         records[0].save(self.folder / "score.json")
-        page = write_page(self.folder / "report.html", RunContents(records))
+        page = write_page(self.folder / "report.html", Report(records))
         form = write_form(self.folder / "form.html", initial=judgments)
         scope = executed.scope
         return Assayed(judgments, scored, records, predicted, scope, failed, page, form)

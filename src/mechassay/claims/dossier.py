@@ -53,7 +53,6 @@ from mechassay.claims.record_rules import (
     Answer,
     StoredRecord,
     answering,
-    kind_of,
     measured,
     of_pairs,
     records_below,
@@ -234,7 +233,7 @@ def _outcome(
 ) -> PredictionOutcome:
     own = [
         stored
-        for kind in dict.fromkeys(map(kind_of, records))
+        for kind in dict.fromkeys(stored.record.kind for stored in records)
         for stored in answering(
             RecordTest(test="interval", measure=prediction.measure, kind=kind), claim, records
         )

@@ -48,8 +48,8 @@ from mechassay.results.page import (
     Fold,
     Notice,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -83,22 +83,22 @@ READING = {
 class ClaimsPage(Page):
     """Claims as one rater judged them."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        names = dict.fromkeys(record.cell.get("rater", "") for record in run.records)
-        n = len(run.records)
+        names = dict.fromkeys(record.cell.get("rater", "") for record in report.records)
+        n = len(report.records)
         return f"{n} {'claim' if n == 1 else 'claims'}, judged by {', '.join(names) or 'nobody'}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows."""
-        single = len(run.records) == 1
-        return [_scores(run.records), *([_criteria(run.records[0])] if single else [])]
+        single = len(report.records) == 1
+        return [_scores(report.records), *([_criteria(report.records[0])] if single else [])]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """The verdict, all scores, and every claim with its criteria."""
-        records = run.records
+        records = report.records
         if not records:
-            return framed(run, [], [])
+            return framed(report, [], [])
         blocks: list[Block] = [
             *(
                 Text(verdict_line(record), "verdict", f"{record.cell['claim']}:")
@@ -115,7 +115,7 @@ class ClaimsPage(Page):
         known = {"CVS", "CVS, quote exists", "CVS, supported", "CVS, lenient", "CVS, highest"}
         asks = {name: text for name, text in meanings(records).items() if name not in known}
         return framed(
-            run,
+            report,
             blocks,
             [
                 Section("Scores", (_scores(records), *_of_one_tier(records))),
@@ -478,22 +478,22 @@ LEFT_OUT = ("claim", "criterion", "distance", "reasons")
 class ClaimsComparisonPage(Page):
     """Raters of the same claims beside each other."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        raters = [f": {record.cell['raters']}" for record in run.records[:1]]
+        raters = [f": {record.cell['raters']}" for record in report.records[:1]]
         return f"Raters compared{''.join(raters)}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows: disagreements first."""
         made = (_disagreements, _agreement)
-        return [make(record) for record in run.records for make in made]
+        return [make(record) for record in report.records for make in made]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """Disagreements, agreement, how two raters differ on each criterion, what was compared."""
-        records = run.records
+        records = report.records
         first: list[Block] = [Text(_comparison_verdict(record), "verdict") for record in records]
         return framed(
-            run,
+            report,
             first,
             [
                 Section("Disagreements", tuple(map(_disagreements, records))),

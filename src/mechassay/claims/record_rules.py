@@ -40,7 +40,7 @@ from mechassay.models.sources import UNTRAINED
 from mechassay.prompts.rows import FILES
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Record
-from mechassay.runs.experiment import cell_name
+from mechassay.runs.cells import cell_name
 from mechassay.stats.distribution import SIDES
 from mechassay.stats.intervals import (
     LEVEL,
@@ -117,7 +117,6 @@ SIZED = ("circuit", "complement", "agreement", "unneeded")
 TRUTH = "truth-"
 RANDOM = "control:random*"
 """The controls that are random circuits."""
-FAITHFULNESS, ONE_SIZE = "faithfulness", "one-size"
 
 
 def _of_circuit(stored: StoredRecord, claim: Claim) -> bool:
@@ -200,9 +199,11 @@ def _of_model(stored: StoredRecord, claim: Claim, where: str, families: set[str]
     return bool(model) and name in (model, record_name(model))
 
 
-def kind_of(stored: StoredRecord) -> str:
-    """The kind that rules name: one size is measured in the same way with a curve and without."""
-    return FAITHFULNESS if stored.record.kind == ONE_SIZE else stored.record.kind
+def _is_about(stored: StoredRecord, kind: str) -> bool:
+    """Return whether a record measures what rules of a kind ask: that scores were found measures
+    no circuit.
+    """
+    return stored.record.kind == kind and stored.record.measure("scored") is None
 
 
 def answering(
@@ -219,7 +220,7 @@ def answering(
     } - {""}
     taken: list[StoredRecord] = []
     for stored in rows:
-        if kind_of(stored) != part.kind or not _of_circuit(stored, claim):
+        if not _is_about(stored, part.kind) or not _of_circuit(stored, claim):
             continue
         if not _of_model(stored, claim, where, own):
             continue

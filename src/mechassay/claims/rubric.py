@@ -131,7 +131,7 @@ class RecordTest(Stored):
 
     test: TestName
     measure: str
-    kind: str = "faithfulness"
+    kind: str = "circuits"
     loss: bool = False
     where: Where = ""
     task: str = ""

@@ -174,7 +174,7 @@ def score(
     """Score judgments: as they are, with quotes that exist, and with what they support."""
     from mechassay.claims.evidence import score_judgments
     from mechassay.claims.judgments import read_judgments
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
     from mechassay.results.report import print_report, write_page
     from mechassay.utils.files import check_ending
 
@@ -183,7 +183,7 @@ def score(
     documents = [read_paper(name, force=True, local=local) for name in document or ()]
     score = score_judgments(read_judgments(judgments), documents, runs)
     records = score.records()
-    run = RunContents(records)
+    run = Report(records)
     print_report(run)
     source = score.source
     typer.echo(
@@ -224,7 +224,7 @@ def compare(
     """Compare raters: where they disagree, and how much they agree."""
     from mechassay.claims.comparison import compare as compared
     from mechassay.claims.judgments import read_judgments
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
     from mechassay.results.report import print_report, write_page
     from mechassay.utils.files import check_ending
 
@@ -234,7 +234,7 @@ def compare(
     read = [read_judgments(path) for path in judgments]
     comparison = compared(read)
     record = comparison.record()
-    run = RunContents([record])
+    run = Report([record])
     print_report(run)
     for warning in record.warnings:
         typer.echo(warning)
@@ -538,13 +538,13 @@ def _paper_name(path: Path) -> str:
 
 def _tell_record(record: Record, output: Path | None, json: Path | None) -> None:
     """Print a record's tables, and write its page and itself."""
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
     from mechassay.results.report import print_report, write_page
     from mechassay.utils.files import check_ending
 
     page = None if output is None else check_ending(output, ".html")
     file = None if json is None else check_ending(json, ".json")
-    run = RunContents([record])
+    run = Report([record])
     print_report(run)
     for warning in record.warnings:
         typer.echo(f"warning: {warning}", err=True)
@@ -558,11 +558,11 @@ def _tell_steps(judgments: Judgments, file: Path, page: Path | None) -> None:
     """Print and write what steps made of judgments, and their score."""
     from mechassay.claims.evidence import score_judgments
     from mechassay.judges.debiasing import debiasing_record
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
     from mechassay.results.report import print_report, write_page
 
     record = debiasing_record(judgments)
-    run = RunContents([record])
+    run = Report([record])
     print_report(run)
     for warning in record.warnings:
         typer.echo(f"warning: {warning}", err=True)
@@ -610,7 +610,7 @@ def evaluate(
     from mechassay.judges.published import published_evaluation
     from mechassay.judges.reference_labels import evaluate as evaluated
     from mechassay.judges.reference_labels import read_labels
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
     from mechassay.results.report import print_report, write_page
     from mechassay.utils.files import check_ending
 
@@ -628,7 +628,7 @@ def evaluate(
             read[path.stem] = read_judgments(path)
         evaluation = evaluated(read, read_labels(reference), like=like, shift=shift)
     record = evaluation.record()
-    run = RunContents([record])
+    run = Report([record])
     print_report(run)
     for warning in record.warnings:
         typer.echo(f"warning: {warning}", err=True)
@@ -659,14 +659,14 @@ def link(
     from mechassay.claims.dossier import link as linked
     from mechassay.claims.evidence import score_judgments
     from mechassay.claims.judgments import read_judgments
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
     from mechassay.results.report import print_report
     from mechassay.utils.files import check_ending
 
     file = check_ending(output, ".json")
     before = read_judgments(file) if file.is_file() else None
     links = linked(read_claims(claims), runs, model=model, before=before)
-    print_report(RunContents(score_judgments(links, runs=runs).records()))
+    print_report(Report(score_judgments(links, runs=runs).records()))
     typer.echo(f"Written: {links.save(file)}")
 
 
@@ -737,7 +737,7 @@ def assay(
     from mechassay.claims.judgments import read_judgments
     from mechassay.claims.pages import verdict_line
     from mechassay.models.model import check_device
-    from mechassay.results.page import RunContents
+    from mechassay.results.page import Report
     from mechassay.results.report import print_report
 
     read = None if judgments is None else read_judgments(judgments)
@@ -749,7 +749,7 @@ def assay(
         return
     documents = [read_paper(name, force=True) for name in document or ()]
     assayed = plan.run(read, say=lambda text: typer.echo(text, err=True), documents=documents)
-    print_report(RunContents(assayed.records))
+    print_report(Report(assayed.records))
     for name, predicted in assayed.predictions.items():
         for prediction in predicted:
             measured = f" ({prediction.measured})" if prediction.measured else ""

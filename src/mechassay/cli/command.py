@@ -162,11 +162,11 @@ def command(
         if (planned := PLANNED.get()) is not None:
             planned(experiment, str(where["device"]))
             return
-        from mechassay.cli.execution import execute
+        from mechassay.cli.execution import run_and_show
         from mechassay.models.computing import computing
 
         with computing(where.pop("tf32"), compiled=where.pop("compiled")):
-            execute(experiment, **where)
+            run_and_show(experiment, **where)
 
     described = help or inspect.cleandoc(plan.__doc__ or "").split("\n\n")[0]
     run.__doc__ = described.replace("\n", " ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +12,21 @@ import typer
 from mechassay.cli.names import ENGINES
 from mechassay.errors import MechassayError, first_line, one_of
 from mechassay.models.devices import read_device_map
-from mechassay.models.model import check_device
 from mechassay.results.console import standard_output
+from mechassay.results.page import Report
 from mechassay.results.report import alignment_lines
 from mechassay.results.sections import failed_checks
 from mechassay.runs import COSTS
-from mechassay.runs.execute import Executor, Here, Processes, Ray, batches_of, done, prepare
-from mechassay.runs.experiment import (
-    Cell,
-    Interrupted,
-    Results,
-    Worker,
-    default_folder,
-    experiment_of,
-)
+from mechassay.runs.cells import Cell, by_inputs
+from mechassay.runs.executors import Executor, Here, Processes, Ray
+from mechassay.runs.experiment import Interrupted, default_folder, experiment_of
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import opened, run
+from mechassay.runs.worker import Worker
 from mechassay.utils.display import counted
 
 
-def execute(
+def run_and_show(
     experiment: Any,
     *,
     output: Path | None,
@@ -43,51 +38,53 @@ def execute(
     num_gpus: float,
     only_plan: bool,
 ) -> None:
-    """Run an experiment, print its results and the paths of its pages, and exit with 1 if a cell failed.
+    """Run an experiment, print what it found and where its page is, and exit with 1 if a cell or a
+    control failed.
 
     Args:
         output: None: see `default_folder`.
     """
     executor = executor_of(engine, workers, address, num_gpus)
-    here = not (executor.remote or only_plan)
-    if here:
-        check_device(device)
+    output = output or default_folder(experiment)
     if device_map:
         read_device_map(device_map)
-    output = output or default_folder(experiment)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        worker = prepare(experiment, output, device=device, device_map=device_map, here=here)
-    for warning in caught:
-        typer.echo(f"note: {warning.message}", err=True)
-    for note in experiment.notes():
-        typer.echo(f"note: {note}", err=True)
+
+    where: dict[str, Any] = {"device": device, "device_map": device_map}
+
+    def begin(worker: Worker, left: list[Cell]) -> None:
+        for note in (*worker.notes, *experiment.notes()):
+            typer.echo(f"note: {note}", err=True)
+        if not (only_plan or executor.remote):
+            measured = print_cost(experiment, left, worker, workers)
+            if isinstance(executor, Here):
+                executor.measured = measured
+
     if only_plan:
-        n = len(batches_of(experiment, worker.folder))
-        batches = counted(n, "batch", "batches")
-        typer.echo(f"{output}: {batches} to do: mechassay run-cells {output} --part 1/{n}")
+        cells = experiment.cells()
+        worker = opened(experiment, output, cells, **where)
+        left = worker.folder.cells_left(cells)
+        begin(worker, left)
+        n = len(by_inputs(left))
+        parts = counted(n, "part")
+        typer.echo(f"{output}: {parts} to run: mechassay run-cells {output} --part 1/{n}")
         return
-    if here:
-        measured = print_cost(experiment, worker, workers)
-        executor = Here(measured) if isinstance(executor, Here) else executor
     try:
-        results = done(experiment, worker, executor)
+        report = run(experiment, output, executor=executor, **where, begin=begin)
     except Interrupted as stopped:
         # The common message, that the same command goes on, is not for such a cell.
         typer.echo(f"mechassay: interrupted; {stopped}", err=True)
         raise SystemExit(stopped.code) from None
-    finish(experiment, results)
+    show(experiment, report)
 
 
 def print_cost(
-    experiment: Any, worker: Worker, n_processes: int = 1
+    experiment: Any, left: list[Cell], worker: Worker, n_processes: int = 1
 ) -> Callable[[Cell, float], None]:
     """Print the cost of the remaining cells in one line, if the kind of run has an estimate.
 
     Returns:
         A function of a cell and its seconds, which corrects the estimate after the first cell.
     """
-    left = [cell for batch in batches_of(experiment, worker.folder) for cell in batch]
     if not left or experiment.kind not in COSTS:
         return lambda *_: None
     cost_of = COSTS.load(experiment.kind)
@@ -118,16 +115,16 @@ def print_cost(
     return measured
 
 
-def finish(experiment: Any, results: Results) -> None:
-    """Print and write what there is; exit with 1 if a cell or a control failed."""
-    wrong = [(record, text) for record in results.records for text in failed_checks(record)]
+def show(experiment: Any, report: Report) -> None:
+    """Print a report and where its page is; exit with 1 if a cell or a control failed."""
+    wrong = [(record, text) for record in report.records for text in failed_checks(record)]
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
-    experiment.show(results, standard_output())
-    for line in alignment_lines(results.records):
+    experiment.show(report, standard_output())
+    for line in alignment_lines(report.records):
         typer.echo(f"note: {line}", err=True)
-    typer.echo(f"Report: {experiment.report(results)}")
-    failed = [failure for failure in results.failures if failure.status == "failed"]
+    typer.echo(f"Report: {report.page}")
+    failed = [failure for failure in report.failures if failure.status == "failed"]
     for failure in failed:
         cell = ", ".join(dict.fromkeys(failure.cell.values()))
         typer.echo(f"mechassay: {cell}: {failure.message}", err=True)

@@ -137,7 +137,7 @@ def evaluate(
     from mechassay.leaderboard.evaluate import PRIVATE_RUNS, TABLES, PrivateSeeds
     from mechassay.leaderboard.evaluate import evaluate as evaluated
     from mechassay.leaderboard.track import BoardTrack
-    from mechassay.runs.execute import CellLimits, Processes
+    from mechassay.runs.executors import CellLimits, Processes
 
     rules = BoardTrack.read(track)
     one_of("engine of an evaluation", engine, ("processes", "ray"))

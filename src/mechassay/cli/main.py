@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -108,7 +109,7 @@ def app_for(words: list[str]) -> typer.Typer:
     app.callback()(_options)
     for name, about in GROUPS.items():
         named = name in words
-        group = import_module(f"mechassay.cli.{name}").app if named else _unnamed()
+        group = _group_of(name) if named else _unnamed()
         first = f"Start with: mechassay {FIRST[name]}"
         app.add_typer(group, name=name, help=about, epilog=first, rich_help_panel=_panel(name))
     # Kinds of run that other packages registered; each is a group with the command `run`.
@@ -137,6 +138,9 @@ def _add(app: typer.Typer, name: str, function: Callable[..., None], **more: Any
 
 
 def _group_of(kind: str) -> typer.Typer:
+    """Return the commands of a group: those of its file in `cli`, or `run` of the kind of run."""
+    if find_spec(f"mechassay.cli.{kind}") is not None:
+        return import_module(f"mechassay.cli.{kind}").app
     from mechassay.cli.command import command
     from mechassay.runs import EXPERIMENTS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,26 +26,26 @@ def report(
     The index has a row for each result, which leads to its run's report. It can be sorted and
     filtered.
     """
-    from mechassay.cli.execution import finish, stored_experiment
+    from mechassay.cli.execution import show, stored_experiment
     from mechassay.errors import BadFile
-    from mechassay.results.report import runs_below, write_each_table, write_index
-    from mechassay.runs.experiment import Results
+    from mechassay.results.report import reports_below, write_each_table, write_index
     from mechassay.runs.folder import RunFolder
+    from mechassay.runs.run import read_report
 
-    if not (folder / "plan.json").is_file() and next(runs_below(folder), None) is not None:
+    if not (folder / "plan.json").is_file() and next(reports_below(folder), None) is not None:
         typer.echo(f"Index: {write_index(folder)}")
         return
     experiment = stored_experiment(folder)
-    results = Results.stored(experiment, RunFolder(folder))
-    if not results.records:
+    found = read_report(RunFolder(folder), experiment.cells())
+    if not found.records:
         refused = [
-            failure.message for failure in results.failures if failure.error == BadFile.__name__
+            failure.message for failure in found.failures if failure.error == BadFile.__name__
         ]
         raise BadFile(refused[0] if refused else f"{folder}: the run has no finished cells yet.")
     if tables is not None:
-        written = write_each_table(tables, results.contents)
+        written = write_each_table(tables, found)
         typer.echo(f"{tables}: {counted(len(written), 'table')}, as CSV and LaTeX")
-    finish(experiment, results)
+    show(experiment, replace(found, page=experiment.write(found)))
 
 
 def run_cells(
@@ -57,17 +58,18 @@ def run_cells(
         int | None, typer.Option("--private-seed", help="Seed of the private split; never stored.")
     ] = None,
 ) -> None:
-    """Do a part of the cells of a folder, as in an array job; `mechassay report` then shows all."""
+    """Run a part of the cells of a folder, as in an array job; `mechassay report` then shows all."""
     from mechassay.cli.execution import stored_experiment
     from mechassay.models.computing import computing
-    from mechassay.runs.execute import Here, batches_of, part_of, prepare
+    from mechassay.runs.executors import Here
+    from mechassay.runs.run import opened, part_of
 
     secrets = {} if private_seed is None else {"private_seed": private_seed}
     experiment = stored_experiment(folder, **secrets)
     # The parts are those of the whole experiment, whatever is done already.
-    every = batches_of(experiment)
-    worker = prepare(experiment, folder, device=device)
-    mine = part_of(every, part)
+    cells = experiment.cells()
+    mine = part_of(cells, part)
+    worker = opened(experiment, folder, cells, device=device)
     with computing(tf32, compiled=compiled):
         Here().map(experiment, mine, worker)
     failed = [

@@ -11,7 +11,7 @@ import typer
 from mechassay.cli.command import command, seed_option
 from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, say, show
-from mechassay.runs.accuracy_plan import AccuracyOptions
+from mechassay.runs.accuracy import AccuracyExperiment
 from mechassay.utils.display import counted, first_sentence
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _counts(check: PairsCheck) -> TextTable:
     return TextTable.of(f"{check.task}, {check.counterfactual}", headings, rows)
 
 
-app.command("score")(command(AccuracyOptions, defaults=AccuracyOptions.typed))
+app.command("score")(command(AccuracyExperiment, defaults=AccuracyExperiment.typed))
 
 
 @app.command("export")

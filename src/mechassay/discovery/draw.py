@@ -56,7 +56,7 @@ from mechassay.circuits.scores import (
 )
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.graph import Graph
-from mechassay.results.page import NOTHING, RunContents, Section, Text, TextTable, render
+from mechassay.results.page import NOTHING, Report, Section, Text, TextTable, render
 from mechassay.results.page import Figure as PageFigure
 from mechassay.results.sections import framed, run_section, svg_parts
 from mechassay.utils.display import counted, number, share, shortened
@@ -466,13 +466,13 @@ def _page(cuts: Sequence[Cut], least: float) -> str:
             f" between {nodes}: {cut.how}."
         )
         answer = [Text(size, "verdict")]
-        sections = framed(RunContents(), answer, drawings, reading=READING, facts=facts)
+        sections = framed(Report(), answer, drawings, reading=READING, facts=facts)
         return render(f"Circuit of {cut.name}", sections)
     a, b = cuts
     names = _names(a, b)
     overlap = overlap_of(a.circuit, b.circuit)
     sections = framed(
-        RunContents(),
+        Report(),
         [Text(overlap_text(overlap, names), "verdict")],
         [Section("Overlap", (overlap_grid(overlap, names),)), *drawings],
         figure=[_figure(_comparison(a, b))],

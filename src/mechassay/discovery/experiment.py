@@ -19,7 +19,7 @@ What is skipped is a cell with its reason, before anything of it is run:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -50,9 +50,6 @@ from mechassay.circuits.series import (
     ranked_name,
 )
 from mechassay.discovery.inputs import (
-    KIND,
-    ONE_SIZE,
-    SUITE,
     CircuitInputs,
     TypedMethod,
     constructed,
@@ -66,19 +63,14 @@ from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.models.sources import with_truths
 from mechassay.results.console import print_text
+from mechassay.results.page import Report
 from mechassay.results.records import Record
-from mechassay.results.report import print_report, write_page, write_tables
-from mechassay.runs.execute import run
-from mechassay.runs.experiment import (
-    Cell,
-    Experiment,
-    Results,
-    Worker,
-    cell_name,
-    command_line,
-    default_folder,
-    shown_model,
-)
+from mechassay.results.report import write_page
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment, command_line, default_folder, specs_of
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import run
+from mechassay.runs.worker import Worker
 from mechassay.tasks import TASKS, Keep
 from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
 from mechassay.utils.files import path_hash, write_text
@@ -203,8 +195,8 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
     def _check_unchanged(self, worker: Worker) -> None:
         """Refuse files of scores that have changed since the folder's records were made of them."""
         of_files = [cell for cell in self.cells() if cell["method"] in self.scores]
-        for cell in of_files if worker.folder.plan_file.is_file() else ():
-            record, typed = worker.folder.record(cell.name), cell["method"]
+        for cell in of_files if worker.folder.has_plan else ():
+            record, typed = worker.folder.record_of(cell, recompute=False), cell["method"]
             if record is None or record.method.args.get(SCORES_SHA256) == path_hash(Path(typed)):
                 continue
             raise BadUsage(
@@ -212,10 +204,15 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
                 " --output, or remove the folder."
             )
 
-    def _kept_scores(self, cell: Cell, results: Results) -> Path:
-        """Where the scores of a finished cell are: as given, or as its method found them."""
-        typed = cell["method"]
-        return Path(typed) if typed in self.scores else results.folder.scores_file(cell.name)
+    def _kept_scores(self, method: str, folder: Path, cell: str) -> Path:
+        """Return where the scores of a cell are: as given, or as its method found them.
+
+        Args:
+            method: the label of the cell's method.
+            cell: its name.
+        """
+        given = {ranked_name(file): Path(file) for file in self.scores}
+        return given.get(method) or RunFolder(folder).scores_file(cell)
 
     def notes(self) -> Sequence[str]:
         """Return notes on ground truths, which have tasks of their own, and on other seeds."""
@@ -248,14 +245,18 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
             for name, typed in self.rankings()
         ]
 
-    def skip(self, cell: Cell, worker: Worker) -> tuple[str, str] | None:
-        inputs = self.inputs(cell, worker)
+    def inputs(self, cell: Cell, worker: Worker) -> CircuitInputs:
+        """Return what the cells of one model and task share."""
+        model, task = self.loaded(cell, worker)
+        worker.check_contents(self, cell, specs_of(model, task, {}))
+        return CircuitInputs(self, worker, cell["model"], cell["task"], cell.inputs)
+
+    def preconditions(self, cell: Cell, inputs: CircuitInputs) -> Iterator[tuple[str, str]]:
+        """Yield that the model does not do the task, and that the method would take too long."""
         if not self.even_at_chance:
-            warnings = inputs.preference.warnings()
-            if warnings:
-                return AT_CHANCE, warnings[0]
+            yield from ((AT_CHANCE, warning) for warning in inputs.preference.warnings())
         if self.max_minutes is None or self.scores or inputs.scores_file(cell).is_file():
-            return None
+            return
         model, n_pairs = inputs.model, len(inputs.train)
         typed = inputs.method(cell)
         forwards = typed.method.forwards(model.graph, n_pairs)
@@ -265,22 +266,12 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         if "optimal" in under and not inputs.constants_file("optimal").is_file():
             forwards += optimal_ablation(self.optimal, self.seed).forwards(model.graph, n_pairs)
         seconds = forwards * inputs.forward_seconds
-        if seconds <= 60 * self.max_minutes:
-            return None
-        return (
-            TOO_EXPENSIVE,
-            f"{_duration(seconds)}: {forwards / n_pairs:,.0f} forwards a pair x {n_pairs} pairs",
-        )
-
-    def inputs(self, cell: Cell, worker: Worker) -> CircuitInputs:
-        """What the cells of one model and task share."""
-        model, task = cell["model"], cell.labels["task"]
-        return worker.shared(
-            "inputs", lambda: CircuitInputs(self, worker, model, task, cell.inputs)
-        )
+        if seconds > 60 * self.max_minutes:
+            forwards_text = f"{forwards / n_pairs:,.0f} forwards a pair x {n_pairs} pairs"
+            yield TOO_EXPENSIVE, f"{_duration(seconds)}: {forwards_text}"
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        inputs = self.inputs(cell, worker)
+        inputs: CircuitInputs = worker.inputs(self, cell)
         scores = inputs.ranking(cell)
         if self.stage == "all":
             return inputs.measured(cell, scores)
@@ -288,51 +279,45 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
             raise BadUsage(f"{cell.labels['method']} are circuits: there is nothing to localize.")
         return inputs.localized(cell, scores)
 
-    def show(self, results: Results, console: Console) -> None:
+    def show(self, report: Report, console: Console) -> None:
         if self.stage == "localize":
-            for cell, _ in results.done:
-                file = results.folder.scores_file(cell.name.removesuffix(".scores"))
+            for name, record in report.by_name.items():
+                file = RunFolder(report.folder).scores_file(name.removesuffix(".scores"))
                 scores = load_scores(file)
                 best = scores.ranking("magnitude")[:3]
                 names = ", ".join(scores.place_name(int(flat)) for flat in best)
                 n_scores = len(scores.ranking("value"))
-                line = f"{cell.labels['method']}: {n_scores:,} scores in {file}; strongest: {names}"
+                method = record.cell["method"]
+                line = f"{method}: {n_scores:,} scores in {file}; strongest: {names}"
                 print_text(line, console)
             return
-        kind = SUITE if len(results.groups) > 1 else KIND
-        if not self.curve:
-            kind = ONE_SIZE
-        print_report(results.contents, console, kind)
+        super().show(report, console)
 
-    def report(self, results: Results) -> Path:
-        """A page for each model and task, and one over all; tables.md; differences.json."""
-        folder, page = results.folder.path, results.folder.path / "report.html"
+    def write(self, report: Report) -> Path:
+        """Write a page for each model and task, and one over all; tables.md; differences.json."""
         if self.stage == "localize":
-            return folder / "scores"
+            return report.folder / "scores"
         if not self.curve:
-            return super().report(results)
-        groups, command = results.groups, command_line(self, Path(folder.name))
-        every: list[Drawing] = []
-        for group in groups:
-            part = results.of(group)
-            drawings = [
-                drawing
-                for cell, _ in part.done
-                for drawing in _drawings(
-                    cell, self._kept_scores(cell, results), self.construction, folder
-                )
-            ]
-            every += drawings
-            target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
-            contents = replace(part.contents, drawings=drawings)
-            write_page(target, contents, kind=KIND, command=command)
-        write_tables(folder / "tables.md", results.contents, SUITE)
-        differences = json.dumps(suite_differences(results.records), indent=1)
-        write_text(folder / "differences.json", differences)
-        if len(groups) > 1:
-            contents = replace(results.contents, drawings=every)
-            write_page(page, contents, kind=SUITE, command=command)
-        return page
+            return super().write(report)
+        parts = report.by_group()
+        drawings = {group: self._drawings(group, part) for group, part in parts.items()}
+        command = command_line(self, Path(report.folder.name))
+        for group, part in parts.items() if len(parts) > 1 else ():
+            page = report.folder / "pages" / f"{group}.html"
+            own = replace(part, drawings=drawings[group])
+            write_page(page, own, kind=self.kind, command=command)
+        differences = json.dumps(suite_differences(report.records), indent=1)
+        write_text(report.folder / "differences.json", differences)
+        return super().write(replace(report, drawings=[x for y in drawings.values() for x in y]))
+
+    def _drawings(self, group: str, part: Report) -> list[Drawing]:
+        """Draw the circuits of the records of one model and task."""
+        drawings: list[Drawing] = []
+        for name, record in part.by_name.items():
+            file = self._kept_scores(record.cell["method"], part.folder, name)
+            parts = part_scores_file(part.folder, group, file)
+            drawings += _drawings(record.cell, file, parts, self.construction)
+        return drawings
 
 
 def find_circuit(
@@ -343,7 +328,7 @@ def find_circuit(
     folder: str | Path | None = None,
     device: str = "cpu",
     **fields: Any,
-) -> Results:
+) -> Report:
     """Find the circuit of a task in a model and measure it, as `mechassay circuits run` does.
 
         found = find_circuit("smollm2-135m", "ioi")
@@ -394,9 +379,16 @@ def _duration(seconds: float) -> str:
     return f"about {hours:,.0f} h" if hours >= 10 else f"about {hours:.1f} h"
 
 
-def _drawings(cell: Cell, file: Path, construction: Construction, folder: Path) -> list[Drawing]:
-    """The strongest connected edges of scores of edges, or the largest circuit that fits."""
-    name = cell.labels["method"]
+def _drawings(
+    cell: Mapping[str, str], file: Path, parts: Path, construction: Construction
+) -> list[Drawing]:
+    """Draw the strongest connected edges of scores of edges, or the largest circuit that fits.
+
+    Args:
+        cell: the labels of the record's cell.
+        parts: the file of the scores of parts of the pairs, if there is one.
+    """
+    name = cell["method"]
     if not file.exists() or name.startswith("random"):
         return []
     scores = constructed(load_ranked(file), construction)
@@ -410,11 +402,10 @@ def _drawings(cell: Cell, file: Path, construction: Construction, folder: Path) 
         return []
     edges = scores if isinstance(scores, EdgeScores) else None
     stable = None
-    parts = part_scores_file(folder, cell.inputs, file)
     if edges is not None and parts.is_file() and construction in ("own", "top"):
         # The circuit's size before pruning: up to its last edge in the ranking.
         drawn = circuit.edges.flatten().numpy()[edges.ranking("magnitude")]
         n = int(np.flatnonzero(drawn).max(initial=-1)) + 1
         stable = PartScores.load(parts, edges).stable(n)
     drawing = draw_circuit(edges, circuit, title=title, stable=stable)
-    return [replace(drawing, of=dict(cell.labels))]
+    return [replace(drawing, of=dict(cell))]

@@ -68,7 +68,8 @@ from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, PairTokens, Record, Spec, Table, Values
-from mechassay.runs.experiment import Cell, Worker, made_by
+from mechassay.runs.cells import Cell
+from mechassay.runs.worker import Worker, made_by
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
 from mechassay.stats.intervals import Interval
 from mechassay.tasks import load_task
@@ -78,7 +79,7 @@ from mechassay.utils.checkpoint import Clock, header_in
 from mechassay.utils.files import path_hash, read_json, read_small_json, write_text
 from mechassay.utils.registry import Registry
 
-KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
+KIND = "circuits"
 MOST_VALIDATION = 50
 """Pairs that the smallest circuit is chosen on, at most: it costs half a curve of so many."""
 RANGES = {"cpr": (-math.inf, math.inf), "cmd": (0.0, math.inf), "cma": (0.0, 1.0)}
@@ -480,10 +481,10 @@ class CircuitInputs:
         data = self.worker.folder.selections(self.group)
         n_scored = int(scores.scored().sum())
         return Record(
-            kind="scores",
+            kind=KIND,
             cell=dict(cell.labels),
             specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
-            measures=[measure_texts("scores").measure("scored", n_scored, n=len(self.train))],
+            measures=[measure_texts(KIND).measure("scored", n_scored, n=len(self.train))],
             spent=_localized(scores),
             data=data,
             provenance=made_by(self.model, self.experiment.seed, data["train"].hash),
@@ -647,7 +648,7 @@ class CircuitInputs:
         full, empty = evaluate(model, ends, batch, self.objective, progress=self.worker.progress)
         data = self.worker.folder.selections(self.group)
         return Record(
-            kind=ONE_SIZE,
+            kind=KIND,
             cell=dict(cell.labels),
             specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
             measures=self.preference.measures(),

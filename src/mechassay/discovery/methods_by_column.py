@@ -18,7 +18,7 @@ from mechassay.circuits.mib_submission import ARITHMETIC
 from mechassay.discovery.page import rank_text, ranked, resolved_text
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name, is_random
-from mechassay.results.page import BEST, NOTHING, OVERSHOT, Row, RunContents, TextTable
+from mechassay.results.page import BEST, NOTHING, OVERSHOT, Report, Row, TextTable
 from mechassay.results.records import Failure, Record, estimate_of
 from mechassay.results.sections import measured
 from mechassay.stats.intervals import independent_mean
@@ -63,13 +63,13 @@ class ModelTask:
 class MethodsByColumn:
     """Records and failures by column and method."""
 
-    def __init__(self, run: RunContents) -> None:
+    def __init__(self, report: Report) -> None:
         self.records = {
-            (ModelTask.of(record), method_name(record)): record for record in run.records
+            (ModelTask.of(record), method_name(record)): record for record in report.records
         }
         self.without = {
             (ModelTask.of(failure), failure.cell.get("method", "")): failure.status
-            for failure in run.failures
+            for failure in report.failures
         }
         places = [*self.records, *self.without]
         self.columns = list(dict.fromkeys(column for column, _ in places if column.model))

@@ -53,8 +53,8 @@ from mechassay.results.page import (
     Figure,
     Heading,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -464,24 +464,24 @@ PROFILES = {
 }
 
 
-class CircuitsPage(Page):
+class TaskPage(Page):
     """Methods that find circuits."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        models = {record.model.name for record in run.records} - {""}
-        tasks = {record.task.name for record in run.records} - {""}
+        models = {record.model.name for record in report.records} - {""}
+        tasks = {record.task.name for record in report.records} - {""}
         of = f" of {models.pop()}" if len(models) == 1 else ""
         on = f" on {tasks.pop()}" if len(tasks) == 1 else ""
         return f"Faithfulness of circuits{of}{on}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows."""
-        return [results_table(run.records, run.failures)]
+        return [results_table(report.records, report.failures)]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """Verdicts and the faithfulness of circuits of all sizes; a table for each setting."""
-        records = run.records
+        records = report.records
         groups = settings(records)
         alone = len(groups) == 1
         rows = [
@@ -489,17 +489,17 @@ class CircuitsPage(Page):
                 "Methods" if alone else setting_name(group[0]),
                 (
                     *([] if alone else [faithfulness_chart(group)]),
-                    results_table(group, run.failures if alone else ()),
+                    results_table(group, report.failures if alone else ()),
                     Text(RANKS_SAY, "soft"),
                 ),
             )
             for group in groups
         ]
-        if run.failures and not alone:
-            rows.append(Section("Failed", (results_table((), run.failures),)))
+        if report.failures and not alone:
+            rows.append(Section("Failed", (results_table((), report.failures),)))
         areas = tuple(map(areas_chart, groups))
         return framed(
-            run,
+            report,
             [block for group in groups for block in _verdict_blocks(group, alone)],
             rows,
             figure=[faithfulness_chart(groups[0])] if alone else [],
@@ -509,7 +509,7 @@ class CircuitsPage(Page):
                 *resamples_sections(records),
                 *_selection_sections(records),
                 *_first_pairs(groups),
-                *_drawings(run.drawings),
+                *_drawings(report.drawings),
             ],
             reading=reading(records),
             facts=facts_section(records, _facets),

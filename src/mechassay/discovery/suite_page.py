@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.circuits.drawing import signed
 from mechassay.circuits.evaluation.chance import n_groups
@@ -30,7 +32,7 @@ from mechassay.discovery.methods_by_column import (
     method_name,
 )
 from mechassay.discovery.page import (
-    CircuitsPage,
+    TaskPage,
     details,
     edge_text,
     reading,
@@ -44,7 +46,7 @@ from mechassay.results.page import (
     Fold,
     Heading,
     Page,
-    RunContents,
+    Report,
     Section,
     Text,
     TextTable,
@@ -115,13 +117,13 @@ READING = {
 class SuitePage(Page):
     """Methods that find circuits, on several tasks or models."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
         return "Circuit localization: methods, tasks and models"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """The tables, which a console shows too."""
-        return self._tables(MethodsByColumn(run), run.failures)
+        return self._tables(MethodsByColumn(report), report.failures)
 
     def _tables(self, cells: MethodsByColumn, failures: Sequence[Failure]) -> list[TextTable]:
         tables: list[TextTable] = []
@@ -155,17 +157,17 @@ class SuitePage(Page):
             tables.append(TextTable.of(WITHOUT, columns, rows, words=True))
         return tables
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """Which method to run and which is first where, and a table by CMA; the other tables and
         each task and model are folded.
         """
-        cells = MethodsByColumn(run)
-        tables = self._tables(cells, run.failures)
+        cells = MethodsByColumn(report)
+        tables = self._tables(cells, report.failures)
         first = f"{TEXTS.measure('cma', math.nan).heading}{BETTER['up']}, "
         unfolded = [table for table in tables if table.title.startswith(first)]
         # What has no result stands beside what has one.
         unfolded += [table for table in tables if table.title == WITHOUT]
-        groups = settings(run.records)
+        groups = settings(report.records)
         many = len(groups) > MANY_FIGURES
         note = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
         blocks: list[Block] = [Text(note, "soft")] if many else []
@@ -173,10 +175,10 @@ class SuitePage(Page):
             inside: list[Block] = [
                 block for block in details(group) if not (many and isinstance(block, Figure))
             ]
-            inside += _strongest_edges(ModelTask.of(group[0]), run.drawings)
+            inside += _strongest_edges(ModelTask.of(group[0]), report.drawings)
             blocks.append(Fold(setting_name(group[0]), tuple(inside)))
         return framed(
-            run,
+            report,
             [Text(text, "verdict", f"{name}.") for name, text in _answers(cells) if text],
             [Section(table.title, (table,)) for table in unfolded],
             figure=_cma_figure(cells),
@@ -184,8 +186,8 @@ class SuitePage(Page):
                 *(Section(table.title, (table,)) for table in tables if table not in unfolded),
                 *([Section("Each task and model", tuple(blocks))] if groups else []),
             ],
-            reading={**reading(run.records), **READING},
-            facts=facts(run.records),
+            reading={**reading(report.records), **READING},
+            facts=facts(report.records),
             values=[],
         )
 
@@ -457,41 +459,46 @@ def _cma_figure(cells: MethodsByColumn) -> list[Block]:
     return [Figure(drawn, name="CMA of methods", about=about)]
 
 
-class FaithfulnessPage(CircuitsPage):
-    """Methods that find circuits: of one task and model, or as `SuitePage` of several."""
+class CircuitsPage(TaskPage):
+    """Methods that find circuits: of one task and model, or as `SuitePage` of several; without a
+    curve as any records.
+    """
 
-    def title(self, run: RunContents) -> str:
-        return _page(run).title(run)
+    def title(self, report: Report) -> str:
+        return _page(report).title(report)
 
-    def tables(self, run: RunContents) -> list[TextTable]:
-        return _page(run).tables(run)
+    def tables(self, report: Report) -> list[TextTable]:
+        return _page(report).tables(report)
 
-    def sections(self, run: RunContents) -> list[Section]:
-        return _page(run).sections(run)
+    def sections(self, report: Report) -> list[Section]:
+        return _page(report).sections(report)
+
+    def draw(self, record: Record, ax: Axes | None = None, **how: Any) -> MatplotlibFigure | None:
+        return super().draw(record, ax, **how) if record.has_table("curve") else None
+
+    def draw_all(self, records: Sequence[Record]) -> MatplotlibFigure | None:
+        if not all(record.has_table("curve") for record in records):
+            return None
+        return super().draw_all(records)
 
     def recomputed(self, record: Record) -> list[Measure | Table]:
         """Areas, their parts and the curve (`circuits.evaluation.curve.recomputed`), and circuits
         of one size.
         """
-        return [*recomputed(record), *recomputed_sizes(record)]
+        areas = recomputed(record) if record.has_table("curve") else []
+        return [*areas, *recomputed_sizes(record)]
 
 
-class OneSizePage(GenericPage):
-    """Records of circuits of one size, without a curve."""
-
-    def recomputed(self, record: Record) -> list[Measure]:
-        return recomputed_sizes(record)
-
-
-def _page(run: RunContents) -> Page:
-    """The page of several tasks or models, if these are cells of several, each method once on
-    each; else that of one.
+def _page(report: Report) -> Page:
+    """Return the page of several tasks or models, if these are cells of several, each method once
+    on each; that of one; or that of any records, if none has a curve.
     """
-    places = [(ModelTask.of(record), method_name(record)) for record in run.records]
-    columns = {column for column, _ in places} | set(map(ModelTask.of, run.failures))
+    if report.records and not any(record.has_table("curve") for record in report.records):
+        return GenericPage()
+    places = [(ModelTask.of(record), method_name(record)) for record in report.records]
+    columns = {column for column, _ in places} | set(map(ModelTask.of, report.failures))
     several = len({column for column in columns if column.model}) > 1
-    is_suite = several and 0 < len(places) == len(set(places))
-    return SuitePage() if is_suite else CircuitsPage()
+    return SuitePage() if several and len(places) == len(set(places)) else TaskPage()
 
 
 def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Block]:
@@ -516,7 +523,7 @@ def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Bloc
 
 def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Each pair of methods of each column and both areas as plain values."""
-    cells = MethodsByColumn(RunContents(records))
+    cells = MethodsByColumn(Report(records))
     return [
         {"model": column.model, "task": column.task, **row}
         for column in cells.columns

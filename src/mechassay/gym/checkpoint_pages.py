@@ -32,8 +32,8 @@ from mechassay.results.page import (
     Column,
     Fold,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -470,14 +470,14 @@ READING = {
 class GymCheckPage(Page):
     """Accuracy of models on gym tasks."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
         return "Accuracy on gym tasks"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """A row a task, a column a model."""
-        groups = by_model(run.records)
-        tasks = dict.fromkeys(record.task.name for record in run.records)
+        groups = by_model(report.records)
+        tasks = dict.fromkeys(record.task.name for record in report.records)
         by_task = {
             task: [
                 next((record for record in some if record.task.name == task), None)
@@ -495,19 +495,19 @@ class GymCheckPage(Page):
         columns = (Column("task", False), Column("family", False, optional=2), *numbers, *types)
         caption = "Grey: at most 60 %." if alone else "Grey: at most 60 % in every model."
         made = [TextTable("Accuracy", columns, tuple(rows), caption)] if rows else []
-        return [*made, *failures_table(run.failures, "task")]
+        return [*made, *failures_table(report.failures, "task")]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """What was found in words, the table, figures, how to read them, facts and values."""
-        records = run.records
+        records = report.records
         groups = by_model(records)
         blocks: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
         about = "Accuracy of each task with its interval; the table has the numbers."
         alone = len(groups) == 1
         return framed(
-            run,
+            report,
             blocks,
-            [Section("Accuracy", tuple(self.tables(run)))],
+            [Section("Accuracy", tuple(self.tables(report)))],
             figure=[PageFigure(_draw(records), name="Accuracy", about=about)] if alone else [],
             folded=accuracy_sections(records),
             reading=READING,

@@ -55,16 +55,10 @@ from mechassay.interventions.site import ModelShape
 from mechassay.models.model import Model, check_dtype, untrained
 from mechassay.models.sources import AT, split_revision, training_step
 from mechassay.results.records import Record, Selection, Spec
-from mechassay.runs.experiment import (
-    MANY,
-    Cell,
-    Experiment,
-    Worker,
-    cell_name,
-    layers_of,
-    made_by,
-    shown_model,
-)
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment
+from mechassay.runs.options import MANY, layers_of
+from mechassay.runs.worker import Worker, made_by
 from mechassay.variables.mib_submission import FEATURES_SHA256
 
 STEPS = (0, 1000, 2000, 3000, 10_000, 143_000)
@@ -412,7 +406,7 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
         return [
             Cell(
                 f"{whole.name}/{cell_name(directions.method)}",
-                {**whole.of, "method": directions.method},
+                {**whole.labels, "method": directions.method},
                 whole.name,
                 {**whole.typed, "method": directions.typed},
             )

@@ -69,9 +69,9 @@ from mechassay.results.page import (
     Figure,
     Fold,
     Page,
+    Report,
     Row,
     RowKind,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -93,25 +93,25 @@ from mechassay.stats.intervals import Estimate
 class GymPage(Page):
     """Odds of methods on gym tasks, beside those of controls."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        tasks = list(dict.fromkeys(record.task.name for record in run.records))
+        tasks = list(dict.fromkeys(record.task.name for record in report.records))
         names = ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
-        return f"Gym tasks{f': {names}' if tasks else ''}{indices(run.records)}"
+        return f"Gym tasks{f': {names}' if tasks else ''}{indices(report.records)}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """Methods beside their controls, tasks, and sweeps, at the last checkpoint of every model;
         what failed.
         """
-        last = last_checkpoints(run.records)
-        parts = sweep_sections(by_model(run.records))
+        last = last_checkpoints(report.records)
+        parts = sweep_sections(by_model(report.records))
         sweeps = [table for part in parts for table in _tables_in(part)]
         main = [*_methods_table(last), *_tasks_table(last)]
-        return [*main, *sweeps, *failures_table(run.failures, "task")]
+        return [*main, *sweeps, *failures_table(report.failures, "task")]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """What was found in words; a figure, methods beside controls, tasks; all else folded."""
-        records = run.records
+        records = report.records
         every, last = by_model(records), last_checkpoints(records)
         methods, tasks = _methods_table(last), _tasks_table(last)
         blocks: list[Block] = [*methods]
@@ -121,9 +121,9 @@ class GymPage(Page):
             else table
             for table in tasks
         ]
-        failed = tuple(failures_table(run.failures, "task"))
+        failed = tuple(failures_table(report.failures, "task"))
         return framed(
-            run,
+            report,
             _verdict_blocks(records),
             [
                 *([Section("Methods beside their controls", tuple(blocks))] if blocks else []),
@@ -142,10 +142,14 @@ class GymPage(Page):
         return draw_odds(first.layers, first.regions, first.values, title=first.title, ax=ax)
 
     def recomputed(self, record: Record) -> list[Measure]:
-        """The accuracy; the odds of methods and their controls, and their differences."""
-        names = record.values.columns if record.values else ()
-        odds = {f"{ORIGINAL}_{name}": name for name in names if name != RIGHT}
-        return list(means(record, {"accuracy": RIGHT, **odds}))
+        return recomputed_odds(record)
+
+
+def recomputed_odds(record: Record) -> list[Measure]:
+    """Return the accuracy; the odds of methods and their controls, and their differences."""
+    names = record.values.columns if record.values else ()
+    odds = {f"{ORIGINAL}_{name}": name for name in names if name != RIGHT}
+    return list(means(record, {"accuracy": RIGHT, **odds}))
 
 
 def _tables_in(section: Section) -> list[TextTable]:
@@ -429,14 +433,14 @@ DIRECTIONS_READING = {
 class DirectionsPage(Page):
     """Directions of others on gym tasks."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        tasks = ", ".join(dict.fromkeys(record.task.name for record in run.records))
+        tasks = ", ".join(dict.fromkeys(record.task.name for record in report.records))
         return f"Directions for {tasks}" if tasks else "Directions"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """A row a method: its odds beside those of controls, and its selectivity."""
-        rows = [Row(_cells(record)) for record in run.records]
+        rows = [Row(_cells(record)) for record in report.records]
         texts = (Column(name, False) for name in ("method", "task", "model"))
         names = ("k", "accuracy", "odds", WHOLE_VECTOR, "random", "less random", SELECTIVITY)
         caption = (
@@ -445,19 +449,22 @@ class DirectionsPage(Page):
         )
         columns = (*texts, *map(Column, names))
         made = [TextTable("Directions as given", columns, tuple(rows), caption)] if rows else []
-        return [*made, *failures_table(run.failures, "method")]
+        return [*made, *failures_table(report.failures, "method")]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """What was found in words; the table; figures of every record; facts; values."""
-        records = run.records
+        records = report.records
         return framed(
-            run,
+            report,
             [Text(_verdict(record), "verdict") for record in records],
-            [Section("Odds beside controls", tuple(self.tables(run)))],
+            [Section("Odds beside controls", tuple(self.tables(report)))],
             figure=_figures(records[0])[:1] if len(records) == 1 else [],
             folded=_directions_figures(records),
             reading=DIRECTIONS_READING,
         )
+
+    def recomputed(self, record: Record) -> list[Measure]:
+        return recomputed_odds(record)
 
 
 def _directions_figures(records: Sequence[Record]) -> list[Section]:

@@ -35,9 +35,9 @@ from torch import Tensor
 
 from mechassay.errors import BadPairs, NonFinite, UnknownName, one_of
 from mechassay.interventions.intervene import BaseRun, Branch, Change
-from mechassay.interventions.options import DIRECTIONS, Direction
+from mechassay.interventions.names import DIRECTIONS, PARTS, Direction, Part
 from mechassay.interventions.patch_map import PatchMap
-from mechassay.interventions.site import ALL, LAST, PARTS, Part, Site, blocks
+from mechassay.interventions.site import ALL, LAST, Site, blocks
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective

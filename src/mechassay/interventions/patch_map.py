@@ -23,12 +23,11 @@ from jaxtyping import Bool, Float
 from scipy.stats import norm
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.interventions.options import Direction
+from mechassay.interventions.names import Direction, Part
 from mechassay.interventions.patch_verdict import ALL_PROMPTS, COLUMNS, EXACT, verdict
-from mechassay.interventions.site import Part
 from mechassay.models.objectives import least_size
 from mechassay.results.measures import measure_texts
-from mechassay.results.records import Check, Measure, Spec, Table
+from mechassay.results.records import Check, Measure, Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import (
     LEVEL,
@@ -322,6 +321,12 @@ class PatchMap(Result, kind="patch"):
                 "metric": Spec(name=self.objective),
             },
             "measures": list(self._measures()),
+            "values": Values(
+                unit="pair",
+                ids=list(self.ids),
+                groups=list(self.groups),
+                columns={"base": self.base.tolist(), "source": self.source.tolist()},
+            ),
             "tables": [
                 Table(name="patches", keys=keys, columns=self.columns()),
                 Table.of("maps", keys[:1], [one._facts() for one in self.maps]),

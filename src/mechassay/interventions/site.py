@@ -19,17 +19,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any
 
 from mechassay.errors import BadUsage, one_of
+from mechassay.interventions.names import PARTS, Part
 from mechassay.models.decoder import Decoder
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, depth_of
 from mechassay.prompts.pairs import LAST
 
-Part = Literal["resid", "heads", "mlp"]
-PARTS: tuple[Part, ...] = get_args(Part)
 Position = str | int
 ALL = "all"
 

@@ -39,11 +39,13 @@ from mechassay.judges.options import AssessOptions, Steps
 from mechassay.judges.pages import FINAL_RUN as FINAL
 from mechassay.judges.requests import Exchange, spent_on
 from mechassay.judges.voting import vote
-from mechassay.results.page import RunContents
+from mechassay.results.page import Report
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Spec
 from mechassay.results.report import print_report, write_page, write_tables
-from mechassay.runs.experiment import Cell, Experiment, Results, Worker, cell_name, command_line
+from mechassay.runs.cells import Cell, cell_name
+from mechassay.runs.experiment import Experiment, command_line
+from mechassay.runs.worker import Worker
 from mechassay.utils.display import counted
 from mechassay.utils.files import file_hash
 
@@ -80,13 +82,11 @@ class AssessExperiment(AssessOptions, Experiment):
 
     def cells(self) -> list[Cell]:
         about = {"source": Path(self.source).name, "judge": self.judge}
-        # With a last step all is one worker's, in order; without one, runs need not wait.
-        shares = {run: "all" if self.steps_taken else f"run {run}" for run in self._numbers}
-        cells = [
-            Cell(str(run), {**about, "run": str(run)}, shares=shares[run]) for run in self._numbers
-        ]
+        # With a last step one worker does all runs, in order; without one, runs need not wait.
+        inputs = {run: "all" if self.steps_taken else f"run {run}" for run in self._numbers}
+        cells = [Cell(str(run), {**about, "run": str(run)}, inputs[run]) for run in self._numbers]
         if self.steps_taken:
-            cells.append(Cell(self._final, {**about, "run": FINAL}, shares="all"))
+            cells.append(Cell(self._final, {**about, "run": FINAL}, "all"))
         return cells
 
     @property
@@ -236,7 +236,8 @@ class AssessExperiment(AssessOptions, Experiment):
         records = [
             record.model_copy(
                 update={
-                    "cell": {**record.cell, "run": cell.labels["run"]},
+                    "kind": self.kind,
+                    "cell": {**record.cell, "run": cell["run"], **cell.labels},
                     "specs": {**record.specs, **about},
                     "warnings": [*flags, *record.warnings],
                     "spent": {**spent_on(exchanges), "seconds": seconds},
@@ -249,24 +250,24 @@ class AssessExperiment(AssessOptions, Experiment):
             record.save(folder / SCORES / cell.name / f"{name}.json")
         return records[0]
 
-    def show(self, results: Results, console: Console) -> None:
-        print_report(RunContents(records_of(results), results.failures), console, self.kind)
+    def show(self, report: Report, console: Console) -> None:
+        print_report(Report(records_of(report), report.failures), console, self.kind)
 
-    def report(self, results: Results) -> Path:
+    def write(self, report: Report) -> Path:
         """Write a page of all runs, a page of each of several runs, and a page of the changes that
         steps made.
         """
-        folder, records = results.folder.path, records_of(results)
+        folder, records = report.folder, records_of(report)
         runs = dict.fromkeys(record.cell["run"] for record in records)
         if len(runs) > 1:
             for number in runs:
-                own = RunContents([r for r in records if r.cell["run"] == number])
+                own = Report([r for r in records if r.cell["run"] == number])
                 write_page(folder / f"run-{number}.html", own, kind="claims")
                 write_tables(folder / f"run-{number}.md", own, kind="claims")
         steps = folder / SCORES / self._final / STEPS
         if FINAL in runs and steps.is_file():
-            write_page(folder / "steps.html", RunContents([read_record(steps)]))
-        contents = RunContents(records, results.failures)
+            write_page(folder / "steps.html", Report([read_record(steps)]))
+        contents = Report(records, report.failures)
         write_tables(folder / self.markdown, contents, self.kind)
         command = command_line(self, Path(folder.name))
         return write_page(folder / "report.html", contents, kind=self.kind, command=command)
@@ -277,15 +278,14 @@ def judgments_file(folder: Path, run: int | str) -> Path:
     return folder / JUDGMENTS / f"{run}.json"
 
 
-def records_of(results: Results) -> list[Record]:
+def records_of(report: Report) -> list[Record]:
     """The records of all claims of what is left, then of all runs of the judge; the system claim of
     each first.
     """
-    done = sorted(results.done, key=lambda pair: pair[0].of["run"] != FINAL)
     records: list[Record] = []
-    for cell, own in done:
-        judged = read_judgments(judgments_file(results.folder.path, cell.name))
+    for name, own in sorted(report.by_name.items(), key=lambda row: row[1].cell["run"] != FINAL):
+        judged = read_judgments(judgments_file(report.folder, name))
         others = [x.claim.id for x in judged.claims if x.claim.id != own.cell["claim"]]
-        place = results.folder.path / SCORES / cell.name
+        place = report.folder / SCORES / name
         records += [own, *(read_record(place / f"{cell_name(id)}.json") for id in others)]
     return records

@@ -40,8 +40,8 @@ from mechassay.results.page import (
     Block,
     Column,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -50,8 +50,9 @@ from mechassay.results.records import Record, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import framed
 from mechassay.results.text import plain_number
-from mechassay.runs.experiment import Results, experiment_of
+from mechassay.runs.experiment import experiment_of
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import read_report
 from mechassay.utils.display import counted
 
 SPENT = ("requests", "input_tokens", "output_tokens", "cost", "seconds")
@@ -100,16 +101,16 @@ def read_judged_run(folder: Path) -> JudgedRun:
     experiment = experiment_of(stored.plan())
     if not isinstance(experiment, AssessExperiment):
         raise BadUsage(f"{folder} holds a run of the kind {experiment.kind}, not of claims assess.")
-    results = Results.stored(experiment, stored)
-    paper, records = Path(experiment.source).stem, records_of(results)
+    report = read_report(stored, experiment.cells())
+    paper, records = Path(experiment.source).stem, records_of(report)
     if not records:
-        why = "; ".join(failure.message for failure in results.failures) or "nothing was run"
+        why = "; ".join(failure.message for failure in report.failures) or "nothing was run"
         return JudgedRun(paper, experiment.judge.partition(":")[2], experiment.effort, why=why)
     last = records[0].cell["run"]
     own = [record for record in records if record.cell["run"] == last]
     judge, prompt = records[0].specs["judge"], records[0].specs["prompt"]
-    systems = [record for _, record in results.done]
-    name = next(cell.name for cell, _ in results.done if cell.labels["run"] == last)
+    systems = report.records
+    name = next(name for name, record in report.by_name.items() if record.cell["run"] == last)
     return JudgedRun(
         paper,
         judge.name,
@@ -121,7 +122,7 @@ def read_judged_run(folder: Path) -> JudgedRun:
         {record.cell["claim"]: record.value("cvs supported") for record in own},
         tuple(record.value("cvs") for record in systems if record.cell["run"] != FINAL_RUN),
         {what: math.fsum(record.spent[what] for record in systems) for what in SPENT},
-        "; ".join(failure.message for failure in results.failures),
+        "; ".join(failure.message for failure in report.failures),
     )
 
 
@@ -283,15 +284,15 @@ READING = {
 class JudgesPage(Page):
     """Judges beside each other."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        return f"Judges of {', '.join(record.cell['papers'] for record in run.records)}"
+        return f"Judges of {', '.join(record.cell['papers'] for record in report.records)}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows."""
-        return [_judges(record) for record in run.records]
+        return [_judges(record) for record in report.records]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """How far judges are apart, their scores as a figure, and a row each."""
         figures: list[Block] = [
             page.Figure(
@@ -300,12 +301,12 @@ class JudgesPage(Page):
                 name="Judges",
                 about="Scores on the scale of tiers; the table has the numbers.",
             )
-            for record in run.records
+            for record in report.records
         ]
         return framed(
-            run,
-            [Text(_verdict(record), "verdict") for record in run.records],
-            [Section("Judges", tuple(map(_judges, run.records)))],
+            report,
+            [Text(_verdict(record), "verdict") for record in report.records],
+            [Section("Judges", tuple(map(_judges, report.records)))],
             figure=figures,
             reading=READING,
             values=[],

@@ -43,8 +43,8 @@ from mechassay.results.page import (
     Column,
     Fold,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Terms,
     Text,
@@ -86,34 +86,34 @@ FINAL_RUN = "final"
 class AssessmentsPage(Page):
     """Runs of a judge on a document."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        names = dict.fromkeys(record.specs["document"].name for record in run.records)
-        judges = dict.fromkeys(record.specs["judge"].name for record in run.records)
-        if not run.records:
-            names = dict.fromkeys(failure.cell.get("source", "") for failure in run.failures)
-            judges = dict.fromkeys(failure.cell.get("judge", "") for failure in run.failures)
+        names = dict.fromkeys(record.specs["document"].name for record in report.records)
+        judges = dict.fromkeys(record.specs["judge"].name for record in report.records)
+        if not report.records:
+            names = dict.fromkeys(failure.cell.get("source", "") for failure in report.failures)
+            judges = dict.fromkeys(failure.cell.get("judge", "") for failure in report.failures)
         return f"{', '.join(names)}, judged by {', '.join(judges)}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows."""
-        runs = _runs(run.records)
+        runs = _runs(report.records)
         first = runs[:1] if len(runs) == 1 or (runs and _is_final(runs[0])) else []
-        tables = [table for own in first for table in pages.ClaimsPage().tables(RunContents(own))]
-        failed = failures_table(run.failures, "run")
+        tables = [table for own in first for table in pages.ClaimsPage().tables(Report(own))]
+        failed = failures_table(report.failures, "run")
         return [*tables, *([_runs_table(runs)] if runs else []), *failed]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """The verdict, what failed, every run of the judge, and the claims of a single one."""
-        records = run.records
+        records = report.records
         runs = _runs(records)
-        failed = [*failures_text(run.failures), *failures_table(run.failures, "run")]
+        failed = [*failures_text(report.failures), *failures_table(report.failures, "run")]
         if not runs:
             return [Section("", (Text("Nothing was judged.", "verdict"), *failed))]
         table = Section(RUNS, (_runs_table(runs),))
         reading = Fold("How to read the runs", (Terms(READING),))
         if len(runs) == 1:
-            first, *others, more = pages.ClaimsPage().sections(RunContents(records))
+            first, *others, more = pages.ClaimsPage().sections(Report(records))
             more = replace(more, blocks=(reading, *more.blocks))
             return [Section("", (*first.blocks, *failed)), table, *others, more]
         systems = [own[0] for own in runs]
@@ -127,7 +127,7 @@ class AssessmentsPage(Page):
             link = 'What they changed: <a href="steps.html">steps.html</a>.'
             verdicts.append(Text(Markup(link), "soft"))
         return framed(
-            RunContents(systems),
+            Report(systems),
             [*verdicts, *failed],
             [table],
             wrong=[*pages.lost_quotes(records), *pages.denied(records)],
@@ -229,26 +229,26 @@ VOTE_READING = {
 class ClaimsVotePage(Page):
     """A vote over runs of a judge."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        name = run.records[0].cell["rater"] if run.records else "runs of a judge"
+        name = report.records[0].cell["rater"] if report.records else "runs of a judge"
         return f"{name[:1].upper()}{name[1:]}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows: claims, and what other steps than the vote changed."""
         return [
             table
-            for record in run.records
+            for record in report.records
             for table in (_claims(record), _changes(record, voted=False))
             if table.rows
         ]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """Scores by every way, changes, what was rejected, matches, all statuses of all runs."""
-        records = run.records
+        records = report.records
         first: list[Block] = [Text(_vote_verdict(record), "verdict") for record in records]
         return framed(
-            run,
+            report,
             first,
             [
                 Section("Claims", tuple(map(_claims, records))),
@@ -489,21 +489,21 @@ EVALUATION_READING = {
 class ClaimsEvaluationPage(Page):
     """A judge against labels."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        names = dict.fromkeys(record.cell.get("judge", "") for record in run.records)
+        names = dict.fromkeys(record.cell.get("judge", "") for record in report.records)
         names_text = ", ".join(names) or "judges"
         return f"{names_text[:1].upper()}{names_text[1:]} against labels"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows."""
         made = (_agreement, _papers, _baselines, _boundaries, _failed_checks)
-        tables = [make(record) for record in run.records for make in made]
+        tables = [make(record) for record in report.records for make in made]
         return [table for table in tables if table.rows]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """The verdict, charts, papers, baselines, boundaries, criteria, and printed statements."""
-        records = run.records
+        records = report.records
         first: list[Block] = [Text(_evaluation_verdict(record), "verdict") for record in records]
         others: list[Section] = [section for record in records for section in _charts(record)]
         for name, make in {
@@ -520,7 +520,7 @@ class ClaimsEvaluationPage(Page):
             name: text for name, text in meanings(records).items() if name not in EVALUATION_READING
         }
         return framed(
-            run,
+            report,
             first,
             [Section("Agreement", tuple(map(_agreement, records)))],
             folded=others,

@@ -25,7 +25,7 @@ from mechassay.claims.rubric import Status, claim_score, load_rubric, tier_of
 from mechassay.errors import BadUsage
 from mechassay.judges.voting import match_claims
 from mechassay.results.measures import measure_texts
-from mechassay.results.page import Page, RunContents, Section, Text, TextTable
+from mechassay.results.page import Page, Report, Section, Text, TextTable
 from mechassay.results.records import Record, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import framed
@@ -202,20 +202,20 @@ READING = {
 class RegistryPage(Page):
     """Circuits over papers."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        return f"Circuits in {', '.join(record.cell['papers'] for record in run.records)}"
+        return f"Circuits in {', '.join(record.cell['papers'] for record in report.records)}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows."""
-        made = [make(record) for record in run.records for make in (_circuits, _differences)]
+        made = [make(record) for record in report.records for make in (_circuits, _differences)]
         return [table for table in made if table.rows]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """What papers agree on, circuits, and every criterion that some paper shows."""
-        records = run.records
+        records = report.records
         return framed(
-            run,
+            report,
             [Text(_verdict(record), "verdict") for record in records],
             [
                 Section("Circuits", tuple(map(_circuits, records))),

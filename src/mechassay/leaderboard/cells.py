@@ -249,7 +249,7 @@ def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[s
             except BadFile as error:
                 unreadable.append(str(error))
                 continue
-            if record.kind != rules.kind:
+            if record.kind not in rules.kinds:
                 continue
             about: dict[str, Any] = {
                 "file": file.relative_to(folder).as_posix(),
@@ -329,8 +329,10 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
     Raises:
         BadUsage: a record of another kind.
     """
-    if record.kind != rules.kind:
-        raise BadUsage(f"The board {rules.name} reads {rules.kind}; got a record of {record.kind}.")
+    if record.kind not in rules.kinds:
+        raise BadUsage(
+            f"The board {rules.name} reads {', '.join(rules.kinds)}; got a record of {record.kind}."
+        )
     names = {role: spec.name for role, spec in record.specs.items()} | record.cell
     place = {role: names[role] for role in rules.place if names.get(role)}
     no_values = [] if has_values(record) else [NO_VALUES]

@@ -55,10 +55,13 @@ from mechassay.leaderboard.track import (
     SubmissionHeader,
     skeleton,
 )
+from mechassay.results.page import Report
 from mechassay.results.records import Failure, Measure, Record
-from mechassay.runs.execute import CellLimits, Executor, Processes, batches_of, prepare
-from mechassay.runs.experiment import Results, Worker, cell_name
+from mechassay.runs.cells import by_inputs, cell_name
+from mechassay.runs.executors import CellLimits, Executor, Processes
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.run import opened, read_report
+from mechassay.runs.worker import Worker
 from mechassay.stats.chance import DRAWS_PER_TRY
 from mechassay.tasks.task import PRIVATE
 from mechassay.truth.ground_truth import is_truth
@@ -238,7 +241,7 @@ class Evaluation:
 
     folder: Path
     problems: Problems
-    results: dict[str, Results]
+    results: dict[str, Report]
 
     @property
     def failures(self) -> list[tuple[str, Failure]]:
@@ -381,9 +384,7 @@ def evaluate(
             assert seed is not None and private_folder is not None, "a seed lies in a folder"
             where, by = private_folder / seed.epoch / folder.resolve().name / name, limited
         try:
-            worker = prepare(
-                experiment, where, device=device, progress=progress, here=not by.remote
-            )
+            worker = opened(experiment, where, device=device, progress=progress, here=not by.remote)
             runs.append((name, experiment, worker, by))
         except DiskFull:
             raise  # It is not the submission that is wrong.
@@ -391,18 +392,19 @@ def evaluate(
             submission.problems.note("", str(error).replace(f"{submission.folder}{os.sep}", ""))
     if not submission.valid:
         return Evaluation(folder, submission.problems, {})
-    results: dict[str, Results] = {}
+    results: dict[str, Report] = {}
     for name, experiment, worker, by in runs:
         public = RunFolder(folder / RUNS / name)
         is_private = worker.folder.path != public.path
         if not all(public.record(cell.name) for cell in experiment.cells()):
-            by.map(experiment, batches_of(experiment, worker.folder), worker)
+            left = worker.folder.cells_left(experiment.cells())
+            by.map(experiment, by_inputs(left), worker)
             if is_private:
                 assert seed is not None
                 _publish(experiment, worker.folder, public, seed)
             else:
-                experiment.report(Results.stored(experiment, public))
-        results[name] = Results.stored(experiment, public)
+                experiment.write(read_report(public, experiment.cells()))
+        results[name] = read_report(public, experiment.cells())
     write_text(folder / TABLES, tables(folder))
     return Evaluation(folder, submission.problems, results)
 

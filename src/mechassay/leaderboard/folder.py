@@ -80,7 +80,7 @@ class BoardsFolder:
             if cells:
                 boards[name] = Board.of(rules, cells)
         if not boards:
-            kinds = ", ".join(rules.kind for rules in board_rules().values())
+            kinds = ", ".join(kind for rules in board_rules().values() for kind in rules.kinds)
             refused = f" Refused: {next(iter(unreadable))}" if unreadable else ""
             raise BadUsage(
                 f"{runs} has no record that a board reads (of the kinds {kinds}).{refused}"

@@ -33,7 +33,7 @@ from mechassay.leaderboard.cells import BoardCell
 from mechassay.leaderboard.rules import rules_of
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Table
-from mechassay.runs.experiment import cell_name
+from mechassay.runs.cells import cell_name
 from mechassay.stats.intervals import trapezoid
 from mechassay.utils.files import file_hash, read_json, write_text
 from mechassay.version import __version__

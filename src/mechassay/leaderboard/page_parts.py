@@ -20,7 +20,7 @@ from mechassay.leaderboard.board import Board, BoardPlace, Pairs
 from mechassay.leaderboard.cells import BoardCell
 from mechassay.results.page import NOTHING, TextTable
 from mechassay.results.text import number_or_dash
-from mechassay.runs.experiment import cell_name
+from mechassay.runs.cells import cell_name
 from mechassay.utils.display import interval, number
 
 

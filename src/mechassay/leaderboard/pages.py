@@ -56,7 +56,7 @@ from mechassay.results.page import (
     render,
 )
 from mechassay.results.records import Record
-from mechassay.runs.experiment import cell_name
+from mechassay.runs.cells import cell_name
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import counted, interval, number, shortened
 

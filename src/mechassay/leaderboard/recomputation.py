@@ -60,10 +60,12 @@ from mechassay.models.sources import find_source
 from mechassay.results.reading import read_record
 from mechassay.results.records import Number, Provenance, Record, Stored
 from mechassay.runs import EXPERIMENTS
-from mechassay.runs.execute import prepare, run_cells
-from mechassay.runs.experiment import Cell, experiment_of
+from mechassay.runs.cells import Cell
+from mechassay.runs.executors import measure_cells
+from mechassay.runs.experiment import experiment_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.options import options_of
+from mechassay.runs.run import opened
 from mechassay.tasks.task import PRIVATE
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import file_hash
@@ -295,7 +297,7 @@ def recompute_made(
     """
     check_shown(cell, made.record)
     experiment, name = made.experiment, made.cell.name
-    worker = prepare(experiment, folder, device=device, progress=progress, here=True)
+    worker = opened(experiment, folder, device=device, progress=progress, here=True)
     copied = made.scores is not None and not anew
     if made.scores is not None and copied:
         copy = worker.folder.scores_file(name)
@@ -303,7 +305,7 @@ def recompute_made(
         shutil.copyfile(made.scores, copy)
     begin = time.perf_counter()
     with _threads(made.record.provenance.threads):
-        run_cells(experiment, [made.cell], worker)
+        measure_cells(experiment, [made.cell], worker)
     again = worker.folder.record(name)
     if again is None:
         failure = worker.folder.failure(name)

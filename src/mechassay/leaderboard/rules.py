@@ -96,7 +96,7 @@ class BoardRules:
     """What a board reads and compares.
 
     Attributes:
-        kind: of the records.
+        kinds: of the experiments whose records it reads.
         row: the role of a record that names its row.
         place: the roles that together are what rows are tried on.
         controls: what each control of the records is, by name.
@@ -108,7 +108,7 @@ class BoardRules:
     name: str
     title: str
     asks: str
-    kind: str
+    kinds: tuple[str, ...]
     row: str
     place: tuple[str, ...]
     controls: Mapping[str, str]
@@ -143,7 +143,8 @@ def board_rules() -> Mapping[str, BoardRules]:
     return {
         name: BoardRules(
             name=name,
-            **{key: about[key] for key in ("title", "asks", "kind", "row", "controls")},
+            **{key: about[key] for key in ("title", "asks", "row", "controls")},
+            kinds=tuple(about["kinds"]),
             place=tuple(about["place"]),
             columns=tuple(BoardColumn(**column) for column in about["columns"]),
             candidates=CandidateSites(**about["candidates"]) if "candidates" in about else None,

@@ -39,7 +39,9 @@ from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Pair, Pairs
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Selection, Spec
-from mechassay.runs.experiment import Cell, Experiment, Worker, cell_name, made_by, shown_model
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment
+from mechassay.runs.worker import Worker, made_by
 from mechassay.tasks import TASKS, Keep
 from mechassay.tasks.task import Task, settings_of
 from mechassay.truth.ground_truth import (
@@ -187,11 +189,11 @@ class MeasureExperiment(MeasureOptions, Experiment):
         )
         gauge: Any = load_gauge(cell["metric"])
         pairs = None if task is None else inputs.test(self.size(gauge.id))
-        inputs = inputs.inputs(pairs, cell["metric"])
-        measurement = gauge.measure(inputs)
+        given = inputs.inputs(pairs, cell["metric"])
+        measurement = gauge.measure(given)
         specs, data = inputs.named(gauge.needs, pairs, cell["metric"])
         specs["method"] = Spec(name=gauge.id, version=gauge.version, args=dataclasses.asdict(gauge))
-        specs["metric"] = Spec(name="" if pairs is None else inputs.objective.name)
+        specs["metric"] = Spec(name="" if pairs is None else given.objective.name)
         return measurement.record(
             specs,
             made_by(inputs.model, self.seed, data["test"].hash if data else ""),

@@ -30,8 +30,8 @@ from mechassay.results.page import (
     Figure,
     Fold,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -77,34 +77,34 @@ READING = {
 class MeasurePage(Page):
     """Metrics of measurement."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        names = ", ".join(dict.fromkeys(record.model.name for record in run.records))
+        names = ", ".join(dict.fromkeys(record.model.name for record in report.records))
         return f"Measurement: {names}" if names else "Measurement"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """A row a metric; the conditions of all; what each establishes, and what not."""
-        conditions = [_conditions(record) for record in run.records]
+        conditions = [_conditions(record) for record in report.records]
         about = TextTable.of(
             "What metrics establish",
             ("metric", "establishes", "does not establish"),
             [
                 (metric.id, metric.establishes, metric.does_not)
-                for name in dict.fromkeys(record.method.name for record in run.records)
+                for name in dict.fromkeys(record.method.name for record in report.records)
                 if (metric := metric_of(name)) is not None
             ],
             words=True,
         )
-        return [_verdicts(run), *conditions, *([about] if about.rows else [])]
+        return [_verdicts(report), *conditions, *([about] if about.rows else [])]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """What each metric says and whether to trust it; a table of all; each folded."""
-        records = run.records
+        records = report.records
         named = list(zip(records, labels(records), strict=True))
         return framed(
-            run,
+            report,
             [Text(_verdict(record), "verdict") for record in records],
-            [Section("Metrics", (_verdicts(run),))],
+            [Section("Metrics", (_verdicts(report),))],
             figure=_rates_figure(named),
             folded=[Section(name, tuple(_blocks(record))) for record, name in named],
             reading={**READING, **meanings(records)},
@@ -216,9 +216,9 @@ def _trust(verdict: str, rates: _Rates) -> str:
     return f", which {'can be trusted' if trusted and tells_apart else otherwise}: {shares}"
 
 
-def _verdicts(run: RunContents) -> TextTable:
+def _verdicts(report: Report) -> TextTable:
     rows: list[Row] = []
-    for record, name in zip(run.records, labels(run.records), strict=True):
+    for record, name in zip(report.records, labels(report.records), strict=True):
         verdicts = _of(record, "verdict")
         # The criterion in words: "Specificity (M4)".
         code, _, criterion = _of(record, "criterion").get("repaired", "").partition(" ")
@@ -235,7 +235,7 @@ def _verdicts(run: RunContents) -> TextTable:
                 )
             )
         )
-    rows += [failure_row(failure, "metric") for failure in run.failures]
+    rows += [failure_row(failure, "metric") for failure in report.failures]
     headings = ("metric", "repaired", "as published", "value", "value as published")
     columns = tuple(Column(name, numeric=False) for name in headings)
     about = Column("evidence for", numeric=False, optional=1)

@@ -56,20 +56,14 @@ from mechassay.reproduction.runners import GIVEN as GIVEN_RUNNERS
 from mechassay.reproduction.runners import RUNNERS, Piece, Wish
 from mechassay.reproduction.status import STATUSES, Ours
 from mechassay.results.measures import measure_texts
+from mechassay.results.page import Report
 from mechassay.results.records import Record, Spec, Table, provenance
 from mechassay.runs import costs
+from mechassay.runs.cells import Cell, cell_name, shown_model
 from mechassay.runs.costs import Cost
-from mechassay.runs.execute import Here, done, prepare
-from mechassay.runs.experiment import (
-    Cell,
-    Experiment,
-    Results,
-    Worker,
-    cell_name,
-    experiment_of,
-    shown_model,
-)
-from mechassay.runs.folder import RunFolder
+from mechassay.runs.experiment import Experiment
+from mechassay.runs.run import run
+from mechassay.runs.worker import Worker
 from mechassay.tasks import load_task
 from mechassay.tasks.hub_datasets import reachable
 
@@ -331,22 +325,17 @@ class ReproductionExperiment(ReproductionOptions, Experiment):
         ]
         return _record(cell, comparisons, records, [table])
 
-    def show(self, results: Results, console: Console) -> None:
-        super().show(self._asked(results), console)
+    def show(self, report: Report, console: Console) -> None:
+        super().show(self._asked(report), console)
 
-    def _asked(self, results: Results) -> Results:
-        """Results with the comparisons of the tables that were named."""
+    def _asked(self, report: Report) -> Report:
+        """Return the report with the comparisons of the tables that were named."""
         if not self.tables:
-            return results
-        kept = tuple((cell, of_tables(record, self.tables)) for cell, record in results.done)
-        return replace(results, done=kept)
+            return report
+        return replace(report, records=[of_tables(own, self.tables) for own in report.records])
 
-    def report(self, results: Results) -> Path:
-        """The page, its tables, and a page for each of the ordinary runs."""
-        for plan in sorted((results.folder.path / RUNS).glob("*/plan.json")):
-            inner = experiment_of(RunFolder.existing(plan.parent).plan())
-            inner.report(Results.stored(inner, RunFolder(plan.parent)))
-        return super().report(self._asked(results))
+    def write(self, report: Report) -> Path:
+        return super().write(self._asked(report))
 
 
 def reproduction_cost(
@@ -453,17 +442,16 @@ def _inner(piece: Piece, worker: Worker) -> Record:
     experiment: Any = piece.experiment
     names = getattr(experiment, "models", ()) or (experiment.model,)
     model = worker.model(names[0], dtype=experiment.dtype, prepend_bos=experiment.prepend_bos)
-    inner = prepare(
+    report = run(
         experiment,
         worker.folder.path / RUNS / piece.folder,
         models=dict.fromkeys(names, model),
         tasks={name: load_task(text) for name, text in piece.tasks.items()},
         progress=worker.progress,
     )
-    results = done(experiment, inner, Here())
-    for failure in results.failures:
+    for failure in report.failures:
         raise MechassayError(failure.message)
-    (record,) = results.records
+    (record,) = report.records
     return record
 
 

@@ -12,7 +12,7 @@ from mechassay.reproduction.comparison import NUMBERS, PaperComparison, comparis
 from mechassay.reproduction.given import CIRCUITS, GAINS
 from mechassay.reproduction.published import place_of
 from mechassay.reproduction.status import STATUSES
-from mechassay.results.page import NOTHING, Page, RunContents, Section, Text, TextTable
+from mechassay.results.page import NOTHING, Page, Report, Section, Text, TextTable
 from mechassay.results.records import Failure, Record
 from mechassay.results.sections import framed
 from mechassay.runs import costs
@@ -66,40 +66,38 @@ READING = {
 class ReproductionPage(Page):
     """Published numbers beside ours."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
         return TITLE
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """How many numbers have which status, by table; the numbers; what was not run."""
-        comparisons = comparisons_of(run.records)
+        comparisons = comparisons_of(report.records)
         made = [_counts(comparisons)] if comparisons else []
         made += [_numbers(*group) for group in _by_table(comparisons)]
-        circuits, gains = _rows(run.records, CIRCUITS), _rows(run.records, GAINS)
+        circuits, gains = _rows(report.records, CIRCUITS), _rows(report.records, GAINS)
         made += [_circuits_of_others(circuits)] if circuits else []
         made += [_gains(gains)] if gains else []
-        return [*made, *([_not_run(run.failures)] if run.failures else [])]
+        return [*made, *([_not_run(report.failures)] if report.failures else [])]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """How many numbers are reproduced; the tables."""
-        comparisons = comparisons_of(run.records)
+        comparisons = comparisons_of(report.records)
         by_status = Counter(comparison.verdict().status for comparison in comparisons)
         parts = [f"{by_status[status]} {status}" for status in STATUSES if by_status[status]]
         answer = f"{counted(len(comparisons), 'published number')} beside ours: "
         answer += f"{', '.join(parts) or 'none'}."
-        others = {(row["row"], row["column"]) for row in _rows(run.records, CIRCUITS)}
-        others |= {(r["row"], r["column"]) for r in _rows(run.records, GAINS) if r["given"]}
+        others = {(row["row"], row["column"]) for row in _rows(report.records, CIRCUITS)}
+        others |= {(r["row"], r["column"]) for r in _rows(report.records, GAINS) if r["given"]}
         if others:
             answer += f" {counted(len(others), 'result')} of others measured."
-        if run.failures:
-            left = sum(int(failure.cell.get(NUMBERS, 1)) for failure in run.failures)
-            answer += (
-                f" {counted(left, 'more number')} in {counted(len(run.failures), 'cell')} not run."
-            )
+        if report.failures:
+            left = sum(int(failure.cell.get(NUMBERS, 1)) for failure in report.failures)
+            answer += f" {counted(left, 'more number')} in {counted(len(report.failures), 'cell')} not run."
         return framed(
-            run,
+            report,
             [Text(answer, "verdict")],
-            [Section(table.title, (table,)) for table in self.tables(run)],
+            [Section(table.title, (table,)) for table in self.tables(report)],
             reading=READING,
             values=[],
         )

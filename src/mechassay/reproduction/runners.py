@@ -27,8 +27,8 @@ from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.text import summary
 from mechassay.runs import costs
 from mechassay.runs.accuracy import AccuracyExperiment
+from mechassay.runs.cells import cell_name
 from mechassay.runs.costs import ModelSize
-from mechassay.runs.experiment import cell_name
 from mechassay.stats.intervals import independent_mean
 from mechassay.utils.files import path_hash
 from mechassay.variables.experiments import AlignmentsExperiment, VariablesExperiment

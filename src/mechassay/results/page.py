@@ -13,14 +13,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import webbrowser
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup
 
+from mechassay.errors import BadUsage
+from mechassay.results.records import page_of
+from mechassay.utils.display import OneLine, Tabular, html_facts, html_table, interval
 from mechassay.utils.files import csv_text
 
 if TYPE_CHECKING:
@@ -368,40 +373,146 @@ class Section:
     swatch: str = ""
 
 
-@dataclass(frozen=True)
-class RunContents:
-    """Everything of a run that a page shows.
+@dataclass(frozen=True, repr=False)
+class Report(OneLine, Tabular):
+    """The records and failures of a run, in the order of its cells.
 
     Attributes:
-        records: results; a run may have none.
-        failures: cells without a result, and why. A page shows all of them.
+        failures: cells without a record, and why: skipped, or failed. A page shows all of them.
         drawings: of circuits. A drawing is an SVG of `draw_circuit`, or anything with `svg`,
             `title` and `about`. SVGs enter the page as they are.
+        folder: of the run.
+        page: the first page that was written of it, if any.
+        names: of the cells, those of the records and then those of the failures.
+        unreadable: what is wrong with files that cannot be read.
     """
 
     records: Sequence[Record] = ()
     failures: Sequence[Failure] = ()
     drawings: Sequence[object] = ()
+    folder: Path = field(default_factory=Path)
+    page: Path | None = None
+    names: Sequence[str] = ()
+    unreadable: Sequence[str] = ()
+
+    @property
+    def by_name(self) -> dict[str, Record]:
+        """The records by the names of their cells."""
+        return dict(zip(self.names, self.records, strict=False))  # The names of failures follow.
+
+    def by_group(self) -> dict[str, Report]:
+        """Return the rows of cells that stand in one folder, by the name of that folder."""
+        rows = (*self.records, *self.failures)
+        groups = dict.fromkeys(name.rpartition("/")[0] for name in self.names)
+        parts: dict[str, Report] = {}
+        for group in groups:
+            own = [place for place, name in enumerate(self.names) if name.startswith(f"{group}/")]
+            n = sum(place < len(self.records) for place in own)
+            mine = [rows[place] for place in own]
+            names = [self.names[place] for place in own]
+            parts[group] = replace(self, records=mine[:n], failures=mine[n:], names=names)
+        return parts
+
+    def repr_fields(self) -> dict[str, Any]:
+        kinds = tuple(dict.fromkeys(record.kind for record in self.records))
+        count = {"records": len(self.records), "failures": len(self.failures)}
+        return {"folder": str(self.folder), "kinds": kinds, **count}
+
+    @property
+    def answers(self) -> list[str]:
+        """The sentences that the page begins with; none if there is no record."""
+        kinds = dict.fromkeys(record.kind for record in self.records)
+        return [
+            sentence
+            for kind in kinds
+            for sentence in page_of(kind).answers([r for r in self.records if r.kind == kind])
+        ]
+
+    def __str__(self) -> str:
+        """Return the first answer, or why there is none, and where the page is."""
+        reasons = [f"{failure.status}: {failure.message}" for failure in self.failures]
+        first = (self.answers or reasons)[:1]
+        return "\n".join((*first, *([f"Report: {self.page}"] if self.page else [])))
+
+    def open(self) -> None:
+        """Open the page in a browser.
+
+        Raises:
+            BadUsage: no page was written.
+        """
+        if self.page is None:
+            raise BadUsage(f"No page of {self.folder} was written.")
+        webbrowser.open(self.page.resolve().as_uri())
+
+    def _repr_html_(self) -> str:
+        roles = self._roles()
+        rows = [
+            (*(record.cell.get(x, "") for x in roles), _measures_text(record))
+            for record in self.records
+        ]
+        rows += [
+            (*(failure.cell.get(x, "") for x in roles), f"{failure.status}: {failure.message}")
+            for failure in self.failures
+        ]
+        table = html_table((*roles, "result"), rows)
+        return html_facts(f"Report of {self.folder}", {}, table)
+
+    def _roles(self) -> list[str]:
+        """Return what cells are called by: model, task, method."""
+        rows = (*self.records, *self.failures)
+        return list(dict.fromkeys(name for row in rows for name in row.cell))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return every measure of every record as columns, beside the names of its cell."""
+        roles = self._roles()
+        columns: dict[str, list[Any]] = {name: [] for name in roles}
+        for record in self.records:
+            for role in roles:
+                columns[role] += [record.cell.get(role, "")] * len(record.measures)
+            for name, values in record.columns().items():
+                columns.setdefault(name, []).extend(values)
+        return columns
+
+    def plot(self) -> MatplotlibFigure:
+        """Return the figure of all records, if the page of their kind has one; of a single record
+        its own.
+
+        Raises:
+            BadUsage: there is nothing to draw.
+        """
+        kinds = {record.kind for record in self.records}
+        figure = page_of(kinds.pop()).draw_all(self.records) if len(kinds) == 1 else None
+        if figure is None:
+            raise BadUsage(
+                f"{self.folder} has no records that one figure draws; see records[0].plot()."
+            )
+        return figure
+
+
+def _measures_text(record: Record) -> str:
+    """Return the measures of a result in words."""
+    own = [m for m in record.measures if m.of == "result"]
+    return ", ".join(f"{m.heading} {interval(m.value, m.low, m.high)}" for m in own)
 
 
 class Page(ABC):
     """The page of one kind of records. `mechassay.results.records.PAGES` lists the classes."""
 
     @abstractmethod
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
 
     @abstractmethod
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows."""
 
     @abstractmethod
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """The page from top to bottom."""
 
     def answers(self, records: Sequence[Record]) -> list[str]:
         """The sentences that the page begins with."""
-        blocks = self.sections(RunContents(records))[0].blocks
+        blocks = self.sections(Report(records))[0].blocks
         texts = (block for block in blocks if isinstance(block, Text))
         return [text.text for text in texts if text.kind == "verdict"]
 

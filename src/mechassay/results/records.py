@@ -71,13 +71,14 @@ PAGES = Registry(
     "page",
     {
         "": "mechassay.results.report:GenericPage",
-        "accuracy": "mechassay.runs.accuracy:AccuracyPage",
+        "accuracy": "mechassay.runs.accuracy_page:AccuracyPage",
         "adversarial": "mechassay.adversarial.pages:AdversarialPage",
         "adversarial-paper": "mechassay.adversarial.paper:PaperPage",
         "adversarial-shift": "mechassay.adversarial.shift:ShiftPage",
         "adversarial-search": "mechassay.adversarial.pages:SearchPage",
         "alignments": "mechassay.variables.page:VariablesPage",
         "assess": "mechassay.judges.pages:AssessmentsPage",
+        "circuits": "mechassay.discovery.suite_page:CircuitsPage",
         "claims": "mechassay.claims.pages:ClaimsPage",
         "claims-comparison": "mechassay.claims.pages:ClaimsComparisonPage",
         "claims-evaluation": "mechassay.judges.pages:ClaimsEvaluationPage",
@@ -85,14 +86,11 @@ PAGES = Registry(
         "claims-registry": "mechassay.judges.registry:RegistryPage",
         "claims-vote": "mechassay.judges.pages:ClaimsVotePage",
         "directions": "mechassay.gym.pages:DirectionsPage",
-        "faithfulness": "mechassay.discovery.suite_page:FaithfulnessPage",
         "gym": "mechassay.gym.pages:GymPage",
         "gym-check": "mechassay.gym.checkpoint_pages:GymCheckPage",
         "measure": "mechassay.measurement.page:MeasurePage",
-        "one-size": "mechassay.discovery.suite_page:OneSizePage",
-        "patch": "mechassay.interventions.experiment:PatchPage",
+        "patch": "mechassay.interventions.patch_page:PatchPage",
         "reproduction": "mechassay.reproduction.page:ReproductionPage",
-        "suite": "mechassay.discovery.suite_page:SuitePage",
         "variables": "mechassay.variables.page:VariablesPage",
     },
 )
@@ -406,7 +404,7 @@ class Record(Stored):
     """One cell of a run, done: one method on one task with one model, for example.
 
     Attributes:
-        kind: which system measured: "faithfulness", "accuracy", "adversarial".
+        kind: of the experiment that measured: "circuits", "accuracy", "adversarial".
         cell: the names by which the run asked for it: model, task, method.
         specs: what took part, by its role: model, task, method, metric, and whatever else.
         spent: what it took: seconds, memory.

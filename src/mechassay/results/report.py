@@ -16,7 +16,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,8 +36,8 @@ from mechassay.results.page import (
     Heading,
     Notice,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -60,14 +60,14 @@ from mechassay.utils.display import counted, number
 from mechassay.utils.files import csv_text, no_folder, write_text
 
 
-def _page_of(run: RunContents, kind: str) -> Page:
+def _page_of(report: Report, kind: str) -> Page:
     """Return the page of a kind; if none is given, the page of the records' kind or of any kind."""
-    kinds = {kind} if kind else {record.kind for record in run.records}
+    kinds = {kind} if kind else {record.kind for record in report.records}
     return page_of(kinds.pop() if len(kinds) == 1 else "")
 
 
 def write_page(
-    path: Path, run: RunContents, *, title: str = "", kind: str = "", command: str = ""
+    path: Path, report: Report, *, title: str = "", kind: str = "", command: str = ""
 ) -> Path:
     """Write the page of a run as one self-contained HTML file.
 
@@ -80,8 +80,8 @@ def write_page(
     Returns:
         The path.
     """
-    page = _page_of(run, kind)
-    sections = page.sections(run)
+    page = _page_of(report, kind)
+    sections = page.sections(report)
     if command:
         again = Fold("The command that makes this run again", (Command(command),))
         # At the end of the first section, or in one of its own if that has a title.
@@ -90,7 +90,7 @@ def write_page(
             sections = [replace(first, blocks=(*first.blocks, again)), *others]
         else:
             sections = [Section("", (again,)), *sections]
-    html = render(title or page.title(run), sections, about=_about(run.records))
+    html = render(title or page.title(report), sections, about=_about(report.records))
     return write_text(path, html)
 
 
@@ -117,19 +117,19 @@ def alignment_lines(records: Sequence[Record]) -> list[str]:
     return [f"{line[:1].upper()}{line[1:]}." for line in lines]
 
 
-def markdown_page(run: RunContents, kind: str = "") -> str:
+def markdown_page(report: Report, kind: str = "") -> str:
     """The words and tables of the page as Markdown; its first sentence is the answer."""
-    lines = [line for text in _about(run.records) for line in (text, "")]
-    return "\n".join([markdown(_page_of(run, kind).sections(run)), *lines])
+    lines = [line for text in _about(report.records) for line in (text, "")]
+    return "\n".join([markdown(_page_of(report, kind).sections(report)), *lines])
 
 
-def write_tables(path: Path, run: RunContents, kind: str = "") -> None:
+def write_tables(path: Path, report: Report, kind: str = "") -> None:
     """Write the words and tables of the page as Markdown, and beside it, as CSV, every measure
     of every record, a line each.
     """
-    write_text(path, markdown_page(run, kind))
+    write_text(path, markdown_page(report, kind))
     rows: list[Mapping[str, Any]] = []
-    for record in run.records:
+    for record in report.records:
         columns = record.columns()
         columns = {"measure": columns.pop("name"), **columns}
         rows += [
@@ -140,20 +140,20 @@ def write_tables(path: Path, run: RunContents, kind: str = "") -> None:
     write_text(path.with_suffix(".csv"), csv_text(head, rows))
 
 
-def write_each_table(folder: Path, run: RunContents, kind: str = "") -> list[Path]:
+def write_each_table(folder: Path, report: Report, kind: str = "") -> list[Path]:
     """Write every table of the page, folded ones too, as CSV and as LaTeX (booktabs).
 
     Returns:
         The LaTeX files, in the order of the page.
     """
-    page, written = _page_of(run, kind), list[Path]()
+    page, written = _page_of(report, kind), list[Path]()
     tables = [
         table
-        for section in page.sections(run)
+        for section in page.sections(report)
         for table in _tables_in(section.blocks, section.title)
     ]
     unfolded = {table.texts for table in tables}
-    tables += [table for table in page.tables(run) if table.texts not in unfolded]
+    tables += [table for table in page.tables(report) if table.texts not in unfolded]
     for place, table in enumerate(filter(lambda table: table.rows, tables), 1):
         words = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")[:60].rstrip("-")
         target = folder / f"{place:02d}-{words or 'table'}.tex"
@@ -176,9 +176,9 @@ def _tables_in(blocks: Sequence[Block], title: str) -> Iterator[TextTable]:
                 pass
 
 
-def print_report(run: RunContents, console: Console | None = None, kind: str = "") -> None:
+def print_report(report: Report, console: Console | None = None, kind: str = "") -> None:
     """Print the tables of the records' kind; to standard output if no console is given."""
-    print_tables(_page_of(run, kind).tables(run), console or standard_output())
+    print_tables(_page_of(report, kind).tables(report), console or standard_output())
 
 
 REPORT = "report.html"
@@ -220,16 +220,6 @@ document.querySelector("#filter").addEventListener("input", event => {
 FILTER = Markup('<input id="filter" type="search" placeholder="Filter" aria-label="Filter rows">')
 
 
-@dataclass(frozen=True)
-class Run:
-    """The folder of a run: what it holds, and what of it cannot be read."""
-
-    path: Path
-    records: list[Record]
-    failures: list[Failure]
-    unreadable: list[str]
-
-
 def write_index(folder: Path) -> Path:
     """Write index.html over all runs in a folder and the folders below it.
 
@@ -238,11 +228,11 @@ def write_index(folder: Path) -> Path:
     """
     if not folder.is_dir():
         raise BadFile(f"{folder}: {no_folder(folder)}.")
-    runs = list(runs_below(folder))
-    rows = [row for run in runs for row in _rows(run, folder)]
+    reports = list(reports_below(folder))
+    rows = [row for report in reports for row in _rows(report, folder)]
     columns = tuple(Column(name, name in NUMERIC) for name in HEADINGS)
-    counts = f"{counted(len(rows), 'result')} of {counted(len(runs), 'run')}."
-    wrong = [(text, "") for run in runs for text in run.unreadable]
+    counts = f"{counted(len(rows), 'result')} of {counted(len(reports), 'run')}."
+    wrong = [(text, "") for report in reports for text in report.unreadable]
     blocks: list[Block] = [Text(counts, "verdict")]
     blocks += [Notice("Files that cannot be read", tuple(wrong))] if wrong else []
     section = Section("", (*blocks, TextTable("", columns, tuple(rows))))
@@ -250,31 +240,35 @@ def write_index(folder: Path) -> Path:
     return write_text(folder / "index.html", page)
 
 
-def runs_below(folder: Path) -> Iterator[Run]:
-    """The runs in a folder and below it: where there is a plan.json and a record or a failure."""
+def reports_below(folder: Path) -> Iterator[Report]:
+    """Read the runs in a folder and below it: where there is a plan.json and a record or a
+    failure.
+    """
     for root, folders, files in os.walk(folder):
         folders.sort()
         if "plan.json" not in files:
             continue
-        run = _run(Path(root))
-        if run.records or run.failures or run.unreadable:
-            yield run
+        report = _read(Path(root))
+        if report.records or report.failures or report.unreadable:
+            yield report
 
 
-def _run(path: Path) -> Run:
-    run = Run(path, [], [], [])
-    for file in sorted((path / "records").rglob("*.json")):
+def _read(folder: Path) -> Report:
+    """Read all records and failures of a folder."""
+    records: list[Record] = []
+    failures: list[Failure] = []
+    unreadable: list[str] = []
+    for file in sorted((folder / "records").rglob("*.json")):
         try:
-            record = read_record(file)
-            run.records.append(record)
+            records.append(read_record(file))
         except BadFile as error:
-            run.unreadable.append(str(error))
-    for file in sorted((path / "failures").rglob("*.json")):
+            unreadable.append(str(error))
+    for file in sorted((folder / "failures").rglob("*.json")):
         try:
-            run.failures.append(Failure.model_validate_json(file.read_bytes()))
+            failures.append(Failure.model_validate_json(file.read_bytes()))
         except ValueError as error:
-            run.unreadable.append(f"{file}: not a failure ({str(error).splitlines()[0]}).")
-    return run
+            unreadable.append(f"{file}: not a failure ({str(error).splitlines()[0]}).")
+    return Report(records, failures, folder=folder, unreadable=unreadable)
 
 
 def _controls(record: Record, result: Measure | None) -> str:
@@ -284,11 +278,11 @@ def _controls(record: Record, result: Measure | None) -> str:
     return "; ".join(f"{control_name(kind)} {number(m.value, m.low, m.high)}" for kind, m in kinds)
 
 
-def _rows(run: Run, folder: Path) -> Iterator[Row]:
-    name = run.path.relative_to(folder).as_posix()
+def _rows(report: Report, folder: Path) -> Iterator[Row]:
+    name = report.folder.relative_to(folder).as_posix()
     link = Markup('<a href="{}">{}</a>').format(quote(f"{name}/{REPORT}"), name)
-    label = link if (run.path / REPORT).is_file() else name
-    for record in run.records:
+    label = link if (report.folder / REPORT).is_file() else name
+    for record in report.records:
         names = {role: record.cell.get(role, spec.name) for role, spec in record.specs.items()}
         result = next((m for m in record.measures if m.of == "result"), None)
         wrong = len(failed_checks(record))
@@ -305,7 +299,7 @@ def _rows(run: Run, folder: Path) -> Iterator[Row]:
             f"{wrong} failed" if wrong else "passed" if record.checks else "",
         )
         yield Row(cells, "failure" if wrong else "")
-    for failure in run.failures:
+    for failure in report.failures:
         names = tuple(failure.cell.get(role, "") for role in ("model", "task", "method"))
         text = f"{failure.error}: {failure.message}"
         yield Row((label, failure.status, *names, text), "failure")
@@ -314,22 +308,22 @@ def _rows(run: Run, folder: Path) -> Iterator[Row]:
 class GenericPage(Page):
     """Records of any kind."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        kinds = dict.fromkeys(record.kind for record in run.records)
+        kinds = dict.fromkeys(record.kind for record in report.records)
         return f"Results: {', '.join(kinds) or 'none'}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """What a console shows."""
-        return [measures_table(run)]
+        return [measures_table(report)]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """Verdict, failing checks and warnings; measures, checks, tables; facts; values."""
-        records = run.records
+        records = report.records
         return framed(
-            run,
+            report,
             [Text(_verdict(records), "verdict")],
-            [Section("Measures", (measures_table(run),))],
+            [Section("Measures", (measures_table(report),))],
             folded=[*checks_section(records), *tables_section(records)],
             reading=meanings(records),
         )

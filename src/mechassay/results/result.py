@@ -174,10 +174,10 @@ class Result(OneLine, StoredByFields, Tabular):
 
     def to_html(self, path: str | Path) -> Path:
         """Write the result as one self-contained HTML file with its figures."""
-        from mechassay.results.page import RunContents
+        from mechassay.results.page import Report
         from mechassay.results.report import write_page
 
-        return write_page(Path(path), RunContents([self.record()]))
+        return write_page(Path(path), Report([self.record()]))
 
 
 def _to_plain(value: Any, tensors: dict[str, Tensor], at: str = "") -> Any:

@@ -15,8 +15,8 @@ from mechassay.results.page import (
     Facts,
     Fold,
     Notice,
+    Report,
     Row,
-    RunContents,
     Section,
     Terms,
     Text,
@@ -110,7 +110,7 @@ def failures_table(failures: Sequence[Failure], first: str) -> list[TextTable]:
 
 
 def framed(
-    run: RunContents,
+    report: Report,
     answer: Sequence[Block],
     unfolded: Sequence[Section],
     *,
@@ -130,12 +130,12 @@ def framed(
         reading: what words mean.
         facts, values: what was run and the values of every example; those of all records if None.
     """
-    records = run.records
+    records = report.records
     first = (
         *(failed_checks_notice(records) if wrong is None else wrong),
         *(answer or [Text("There are no results.", "verdict")]),
         *figure,
-        *failures_text(run.failures),
+        *failures_text(report.failures),
         *warnings_notice(records),
     )
     n_tables, kept, beyond = 0, list[Section](), list[Section]()
@@ -220,9 +220,9 @@ def meanings(records: Sequence[Record]) -> dict[str, str]:
     }
 
 
-def measures_table(run: RunContents) -> TextTable:
+def measures_table(report: Report) -> TextTable:
     """All results: a row a record, a column a measure."""
-    records = run.records
+    records = report.records
     measures = shown_measures(records)
     columns = [Column("record", numeric=False), *map(measure_column, measures), Column("n")]
     columns.append(Column("seconds"))
@@ -230,7 +230,7 @@ def measures_table(run: RunContents) -> TextTable:
     for record, label in zip(records, labels(records), strict=True):
         numbers = [measured(record.measure(m.name)) for m in measures]
         rows.append(Row((label, *numbers, f"{record.n:,}", seconds_text(record))))
-    rows += map(failure_row, run.failures)
+    rows += map(failure_row, report.failures)
     return TextTable("Measures", tuple(columns), tuple(rows), better_direction_note(measures))
 
 

@@ -19,7 +19,7 @@ EXPERIMENTS = Registry(
         "gym": "mechassay.gym.experiments:GymExperiment",
         "gym-check": "mechassay.gym.experiments:GymCheckExperiment",
         "measure": "mechassay.measurement.experiment:MeasureExperiment",
-        "patch": "mechassay.interventions.experiment:PatchExperiment",
+        "patch": "mechassay.interventions.patching:PatchExperiment",
         "reproduction": "mechassay.reproduction.experiment:ReproductionExperiment",
         "saes": "mechassay.saes.experiment:SAEExperiment",
         "variables": "mechassay.variables.experiments:VariablesExperiment",

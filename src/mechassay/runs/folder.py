@@ -26,13 +26,12 @@ from pydantic import ValidationError
 from mechassay.errors import BadFile, BadUsage, first_line
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Record, Selection, first_mistake
+from mechassay.runs.cells import Cell
+from mechassay.runs.experiment import DEFINITIONS
 from mechassay.utils.files import write_text
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
 """What a run writes before it has found anything: what is run, and on what."""
-DEFINITIONS = "definitions"
-"""The part of a plan that says which version each definition had that it names."""
-
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
 
@@ -147,6 +146,11 @@ class RunFolder:
     def plan_file(self) -> Path:
         return self.path / "plan.json"
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether anything was ever run here."""
+        return self.plan_file.is_file()
+
     def plan(self) -> dict[str, Any]:
         """What is run here.
 
@@ -164,14 +168,46 @@ class RunFolder:
     def save_record(self, cell: str, record: Record) -> None:
         write_text(self.record_file(cell), record.stored_text())
 
-    def record(self, cell: str) -> Record | None:
+    def record(self, cell: str, *, recompute: bool = True) -> Record | None:
         """A finished cell's record, or None.
+
+        Args:
+            recompute: see `read_record`.
 
         Raises:
             BadFile: the file is truncated or foreign, or was edited after it was written.
         """
         file = self.record_file(cell)
-        return read_record(file) if file.is_file() else None
+        return read_record(file, recompute=recompute) if file.is_file() else None
+
+    def record_of(self, cell: Cell, *, recompute: bool = True) -> Record | None:
+        """The record of a cell, or None.
+
+        Raises:
+            BadFile: see `record`; or the file has the record of another cell.
+        """
+        record = self.record(cell.name, recompute=recompute)
+        if record is not None and not cell.labels.items() <= record.cell.items():
+            own, other = (", ".join(at.values()) for at in (cell.labels, record.cell))
+            raise BadFile(
+                f"{self.record_file(cell.name)}: is the record of another cell ({other}, not"
+                f" {own}); remove it, and run its cell again."
+            )
+        return record
+
+    def cells_left(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells without a record.
+
+        Raises:
+            BadFile: see `record_of`.
+        """
+        return [cell for cell in cells if self.record_of(cell, recompute=False) is None]
+
+    def cells_with_records(self) -> set[str]:
+        """The names of the cells that have a record, which may be unreadable."""
+        root = self.path / "records"
+        files = root.rglob("*.json")
+        return {file.relative_to(root).with_suffix("").as_posix() for file in files}
 
     def set_aside(self, cell: str) -> Path | None:
         """Rename a cell's record that was cut off, empty or half a JSON text, so that the cell is

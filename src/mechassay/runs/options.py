@@ -121,7 +121,8 @@ METHODS = option(
 COUNTERFACTUAL = option("Type of counterfactual prompts. Default: the task's own.")
 OBJECTIVE = option(
     "Quantity that a circuit should preserve: logit_diff, prob_diff, kl, js, cross_entropy,"
-    " accuracy. Default: the task's own."
+    " accuracy. Default: the task's own.",
+    complete="objectives",
 )
 KEEP = option("Keep only pairs for which the model answers these prompts correctly.")
 _ABLATED = (
@@ -142,7 +143,7 @@ METRICS = option(
     "--metric",
     complete="metrics",
 )
-DTYPE = option("float32, float64, bfloat16 or float16.")
+DTYPE = option("float32, float64, bfloat16 or float16.", complete="dtypes")
 
 
 def seed_of(what: str) -> Option:
@@ -159,3 +160,30 @@ PRIVATE_SEED = option("Seed of the private split; never stored.", role="secret")
 BOS = option(
     "Prepend BOS to every prompt if the tokenizer does not (as TransformerLens does for GPT-2)."
 )
+
+
+MANY = 1_000
+"""Layers, before a model is known."""
+
+
+def layers_of(text: str, n_layers: int) -> tuple[int, ...] | None:
+    """Layers as they are typed: all (None), numbers, or a slice of all as in Python.
+
+    Raises:
+        BadUsage: neither, or none of the model's layers.
+    """
+    if text == "all":
+        return None
+    try:
+        if ":" in text:
+            parts = [int(x) if x.strip() else None for x in text.split(":")]
+            numbers = tuple(range(n_layers))[slice(*parts)]
+        else:
+            numbers = tuple(int(x) for x in text.split(","))
+    except (ValueError, TypeError):
+        raise BadUsage(
+            f"Layers are all, numbers such as 0,3,6, or a slice such as ::3; got {text!r}."
+        ) from None
+    if not numbers:
+        raise BadUsage(f"Layers {text} are none of the model's, 0 to {n_layers - 1}.")
+    return numbers

@@ -19,7 +19,9 @@ from mechassay.features.sae import SAE
 from mechassay.interventions.site import load_site
 from mechassay.models.model import Model, check_dtype, untrained
 from mechassay.results.records import Record
-from mechassay.runs.experiment import Cell, Experiment, Worker, cell_name, made_by, shown_model
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment
+from mechassay.runs.worker import Worker, made_by
 from mechassay.saes.activations import (
     ActivationStore,
     StoreSettings,

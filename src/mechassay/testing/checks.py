@@ -49,14 +49,16 @@ from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.pairs import Example, Prompt, content_hash
-from mechassay.results.page import RunContents, render
+from mechassay.results.page import Report, render
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Record, Spec, page_of, provenance
 from mechassay.runs import EXPERIMENTS
-from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare, run
-from mechassay.runs.experiment import Results, experiment_of
+from mechassay.runs.cells import by_inputs
+from mechassay.runs.executors import Executor, Here, Processes
+from mechassay.runs.experiment import experiment_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.options import options_of
+from mechassay.runs.run import opened, run
 from mechassay.tasks import Task
 from mechassay.tasks.task import SPLITS
 from mechassay.truth.ground_truth import load_truth
@@ -240,7 +242,7 @@ def check_record(record: Record) -> None:
     for table in record.tables:
         keys = list(zip(*(table.columns.get(key, []) for key in table.keys), strict=True))
         assert len(set(keys)) == len(keys), f"the keys of {table.name} do not tell its rows apart"
-    kind, contents = page_of(record.kind), RunContents([record])
+    kind, contents = page_of(record.kind), Report([record])
     page = render(kind.title(contents), kind.sections(contents))
     for measure in record.measures:
         assert escape(measure.heading) in page, f"{measure.name} is not on the page"
@@ -250,7 +252,7 @@ def check_record(record: Record) -> None:
         assert escape(warning[:40]) in page, f"a warning is not on the page: {warning}"
 
 
-def check_experiment(experiment: Any, folder: Path, *, workers: int = 2) -> Results:
+def check_experiment(experiment: Any, folder: Path, *, workers: int = 2) -> Report:
     """Raise AssertionError at the first promise that the experiment breaks; its results otherwise.
 
     Args:
@@ -265,10 +267,10 @@ def check_experiment(experiment: Any, folder: Path, *, workers: int = 2) -> Resu
         results = run(experiment, folder / "here", progress=SILENT)
         assert not results.failures, f"a cell has no result: {results.failures[0].message}"
         assert len(results.records) == len(experiment.cells()), "every cell ends in a record"
-        check_plan_file(experiment, results.folder)
+        check_plan_file(experiment, RunFolder(results.folder))
         check_record(results.records[0])
         before = _times(folder / "here")
-        again = _done(experiment, folder / "here")
+        again = run(experiment, folder / "here", progress=SILENT)
         assert _times(folder / "here") == before, "what is done is not done again"
         assert numbers(again) == numbers(results), "stored results are read as they were"
         if workers:
@@ -293,8 +295,8 @@ def check_plan(experiment: Any) -> None:
     assert len(set(names)) == len(names), "cells have names of their own"
     for name in names:
         assert ".." not in Path(name).parts and not Path(name).is_absolute(), name
-    batches = [cell.inputs for cells in batches_of(experiment) for cell in cells[:1]]
-    assert len(set(batches)) == len(batches), "cells that share something stand together"
+    names = [cells[0].inputs for cells in by_inputs(experiment.cells())]
+    assert len(set(names)) == len(names), "cells with the same inputs stand together"
 
 
 def check_plan_file(experiment: Any, folder: RunFolder) -> None:
@@ -314,10 +316,10 @@ def check_without_results(experiment: Any, folder: Path) -> None:
     folder.mkdir(parents=True)
     (cell, *_) = experiment.cells()
     failure = Failure(cell=dict(cell.labels), error="NonFinite", message="a loss is NaN")
-    nothing = Results(RunFolder(folder), (), ((cell, failure),))
+    nothing = Report((), [failure], folder=folder)
     console = Console(file=io.StringIO(), width=200)
     experiment.show(nothing, console)
-    page = experiment.report(nothing)
+    page = experiment.write(nothing)
     if page.suffix == ".html":
         assert "a loss is NaN" in page.read_text("utf-8"), "the page does not say what failed"
 
@@ -326,24 +328,19 @@ def check_taken_up(
     experiment: Any, folder: Path, whole: dict[str, Any], executor: Executor
 ) -> None:
     """A run that ended after its first batch is taken up."""
-    worker = prepare(experiment, folder, progress=SILENT)
-    executor.map(experiment, batches_of(experiment)[:1], worker)
-    assert numbers(_done(experiment, folder)) == whole, "a run that ended early"
+    worker = opened(experiment, folder, progress=SILENT)
+    executor.map(experiment, by_inputs(experiment.cells())[:1], worker)
+    assert numbers(run(experiment, folder, progress=SILENT)) == whole, "a run that ended early"
 
 
-def _done(experiment: Any, folder: Path) -> Results:
-    """What `run` gives, without the report of it."""
-    return done(experiment, prepare(experiment, folder, progress=SILENT, here=True), Here())
-
-
-def numbers(results: Results) -> dict[str, Any]:
-    """Everything of the records but when and how fast they were made, by cell."""
+def numbers(report: Report) -> dict[str, Any]:
+    """Return everything of the records but when and how fast they were made, by cell."""
     plain_cells: dict[str, Any] = {}
-    for cell, record in results.done:
+    for cell, record in report.by_name.items():
         plain = json.loads(record.model_dump_json())
         for name in ("provenance", "spent"):
             plain.pop(name)
-        plain_cells[cell.name] = plain
+        plain_cells[cell] = plain
     return plain_cells
 
 

@@ -31,22 +31,17 @@ from mechassay.causal_models.true_sites import KNOWN_SITES
 from mechassay.errors import BadUsage, MechassayError, one_of
 from mechassay.features.das import DAS, BoundlessDAS
 from mechassay.features.dbm import DBM
-from mechassay.interventions.site import ALL, PARTS
+from mechassay.interventions.names import PARTS
+from mechassay.interventions.site import ALL
 from mechassay.models.loading import resolve
 from mechassay.models.model import check_dtype
 from mechassay.models.sources import find_source, with_truths
 from mechassay.prompts.part_rules import PartRule
 from mechassay.results.records import Record, Spec
-from mechassay.runs.experiment import (
-    MANY,
-    Cell,
-    Experiment,
-    Worker,
-    cell_name,
-    layers_of,
-    made_by,
-    shown_model,
-)
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment
+from mechassay.runs.options import MANY, layers_of
+from mechassay.runs.worker import Worker, made_by
 from mechassay.tasks import TASKS
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import check_tasks, own_task_notes, tasks_of

@@ -22,11 +22,14 @@ from mechassay.causal_models.true_sites import KNOWN_SITES
 from mechassay.errors import MechassayError, one_of
 from mechassay.features.probes import FullVector
 from mechassay.features.sae_releases import sae_of_site
-from mechassay.interventions.site import ALL, PARTS, Site, load_site, sites
+from mechassay.interventions.names import PARTS
+from mechassay.interventions.site import ALL, Site, load_site, sites
 from mechassay.models.model import Model, untrained
 from mechassay.prompts.pairs import Examples
 from mechassay.results.records import Record, Selection, Spec
-from mechassay.runs.experiment import Cell, Worker, layers_of, made_by
+from mechassay.runs.cells import Cell
+from mechassay.runs.options import layers_of
+from mechassay.runs.worker import Worker, made_by
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, PUBLIC_SPLITS, Task, settings_of
 from mechassay.utils.display import Progress

@@ -39,7 +39,8 @@ from mechassay.features.featurizer import (
     PrincipalAxes,
     is_orthonormal,
 )
-from mechassay.interventions.site import ALL, LAST, ModelShape, Part, Site, load_site
+from mechassay.interventions.names import Part
+from mechassay.interventions.site import ALL, LAST, ModelShape, Site, load_site
 from mechassay.models.graph import Graph
 from mechassay.models.weight_files import checked_tensor, load_archive
 from mechassay.utils.files import read_small_json, write_bytes, write_text

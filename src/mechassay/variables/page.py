@@ -29,8 +29,8 @@ from mechassay.results.page import (
     Figure,
     Fold,
     Page,
+    Report,
     Row,
-    RunContents,
     Section,
     Text,
     TextTable,
@@ -127,24 +127,24 @@ READING_ERRORS = {
 class VariablesPage(Page):
     """Where models keep causal variables."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         """What the page is called."""
-        tasks = ", ".join(dict.fromkeys(record.task.name for record in run.records))
+        tasks = ", ".join(dict.fromkeys(record.task.name for record in report.records))
         return f"Causal variables{f': {tasks}' if tasks else ''}"
 
-    def tables(self, run: RunContents) -> list[TextTable]:
+    def tables(self, report: Report) -> list[TextTable]:
         """Of each model and task a table with all controls; then those in the form of MIB's, and
         what failed.
         """
-        made = [_of_task(list(group)) for _, group in groupby(run.records, _place)]
-        made += [_accuracies(list(group)) for _, group in groupby(_of(run.records, IIA), _place)]
-        return [*made, *failures_table(run.failures, "variable")]
+        made = [_of_task(list(group)) for _, group in groupby(report.records, _place)]
+        made += [_accuracies(list(group)) for _, group in groupby(_of(report.records, IIA), _place)]
+        return [*made, *failures_table(report.failures, "variable")]
 
-    def sections(self, run: RunContents) -> list[Section]:
+    def sections(self, report: Report) -> list[Section]:
         """Sentences; a figure and a table for each task; what failed; folded heat maps; how to read
         them; facts; values.
         """
-        records = run.records
+        records = report.records
         groups = [list(group) for _, group in groupby(records, _place)]
         blocks: list[Block] = [
             Text(_sentence(best) + _of_whole(best, group), "verdict")
@@ -153,9 +153,9 @@ class VariablesPage(Page):
         ]
         reading = {**(READING if _of(records, IIA) else {})}
         reading |= READING_ERRORS if _of(records, MSE) else {}
-        failed = tuple(failures_table(run.failures, "variable"))
+        failed = tuple(failures_table(report.failures, "variable"))
         return framed(
-            run,
+            report,
             blocks,
             [*map(_task_section, groups), *([Section("Failures", failed)] if failed else [])],
             folded=[*_maps(records), *checks_section(records)],

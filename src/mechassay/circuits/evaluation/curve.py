@@ -103,7 +103,7 @@ HELD = ("label", "profile", "n_edges", "seed")
 Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 """Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
 
-TEXTS = measure_texts("faithfulness")
+TEXTS = measure_texts("circuits")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -193,7 +193,7 @@ class SmallestCircuit:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness curve"):
+class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve"):
     """Faithfulness of one set of scores at all sizes; areas, intervals and controls follow.
 
     `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB; `cma`

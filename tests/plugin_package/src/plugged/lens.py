@@ -18,8 +18,10 @@ from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
 from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
 from mechassay.runs import options
-from mechassay.runs.experiment import Cell, Experiment, Worker, cell_name
+from mechassay.runs.cells import Cell, cell_name
+from mechassay.runs.experiment import Experiment
 from mechassay.runs.options import option
+from mechassay.runs.worker import Worker
 from mechassay.stats.intervals import percentile_interval, resampled_means
 
 

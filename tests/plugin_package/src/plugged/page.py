@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from mechassay.results.page import Figure, RunContents, Section
+from mechassay.results.page import Figure, Report, Section
 from mechassay.results.plots import svg
 from mechassay.results.records import Record
 from mechassay.results.report import GenericPage
@@ -14,15 +14,15 @@ from mechassay.results.report import GenericPage
 class LensPage(GenericPage):
     """The objective by layer."""
 
-    def title(self, run: RunContents) -> str:
+    def title(self, report: Report) -> str:
         return "Logit lenses"
 
-    def sections(self, run: RunContents) -> list[Section]:
-        first, *others = super().sections(run)
-        names = [f"{record.model.name} on {record.task.name}" for record in run.records]
+    def sections(self, report: Report) -> list[Section]:
+        first, *others = super().sections(report)
+        names = [f"{record.model.name} on {record.task.name}" for record in report.records]
         figures = [
             Figure(svg(self.draw(record)), name, name=name)
-            for record, name in zip(run.records, names, strict=True)
+            for record, name in zip(report.records, names, strict=True)
         ]
         return [first, Section("By layer", tuple(figures)), *others]
 

@@ -15,37 +15,30 @@ cluster is lost, the same command does what is left.
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import socket
 import sys
 import time
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import psutil
 import torch
 
-from mechassay import errors
 from mechassay.errors import BadUsage, DiskFull, MechassayError, MissingExtra, first_line
 from mechassay.models.computing import Computing, chosen, computing
-from mechassay.models.model import Model, check_device
 from mechassay.models.replicas import start_worker
-from mechassay.models.sources import check_sources
 from mechassay.results.records import Failure, failure_of
-from mechassay.runs.experiment import Cell, Results, Worker, free_fields, plan_of
+from mechassay.runs.cells import Cell, by_inputs
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.options import check_ranges
-from mechassay.tasks.task import Task
-from mechassay.utils.display import BAR, SILENT, Progress
+from mechassay.runs.worker import Worker
+from mechassay.utils.display import SILENT
 
 Batches = Sequence[Sequence[Cell]]
 PAUSE = 0.1
@@ -68,144 +61,27 @@ class Executor(Protocol):
         ...
 
 
-def run(
-    experiment: Any,
-    output: str | Path,
-    *,
-    executor: Executor | None = None,
-    device: str = "cpu",
-    models: Mapping[str, Model] | None = None,
-    tasks: Mapping[str, Task] | None = None,
-    progress: Progress = BAR,
-) -> Results:
-    """Do what the folder does not hold yet, and write the report.
-
-    Args:
-        experiment: such as `CircuitsExperiment(models=("gpt2",), tasks=("ioi",), methods=("eap",))`.
-        output: the folder of the run; one that holds this experiment already is gone on with.
-        executor: where cells are done; in this process by default.
-        models, tasks: objects for names of the plan that cannot be loaded by name.
-
-    Raises:
-        BadUsage, UnknownName: something is wrong with the experiment, or the folder holds another one.
-    """
-    executor = executor or Here()
-    if not executor.remote:
-        check_device(device)
-    about: dict[str, Any] = {"models": models, "tasks": tasks, "progress": progress}
-    worker = prepare(experiment, output, device=device, here=not executor.remote, **about)
-    results = done(experiment, worker, executor)
-    experiment.report(results)
-    return results
-
-
-def done(experiment: Any, worker: Worker, executor: Executor) -> Results:
-    """Do what the folder does not hold yet, and read all that it holds then.
-
-    Raises:
-        BadUsage: nothing could be done, and for one reason, as when a model does not exist.
-    """
-    executor.map(experiment, batches_of(experiment, worker.folder), worker)
-    results = Results.stored(experiment, worker.folder)
-    reasons = {(failure.status, failure.error, failure.message) for failure in results.failures}
-    if not results.done and len(reasons) == 1:
-        (status, error, message), *_ = reasons
-        if status == "failed" and getattr(getattr(errors, error, None), "usage", False):
-            raise BadUsage(message)
-    return results
-
-
-def prepare(
-    experiment: Any,
-    output: str | Path,
-    *,
-    device: str = "cpu",
-    device_map: str = "",
-    models: Mapping[str, Model] | None = None,
-    tasks: Mapping[str, Task] | None = None,
-    progress: Progress = BAR,
-    here: bool = False,
-) -> Worker:
-    """Check an experiment and open its folder; nothing is run.
-
-    Args:
-        here: whether its models have to be on this machine.
-    """
-    names = {"models": frozenset(models or ()), "tasks": frozenset(tasks or ())}
-    known = {field.name for field in dataclasses.fields(experiment)}
-    for what, given in names.items():
-        asked = (
-            getattr(experiment, what, ())
-            if what in known
-            else (getattr(experiment, what[:-1], ""),)
-        )
-        for name in sorted(given - set(asked)):
-            raise BadUsage(f"{what} has {name!r}, which the experiment does not name.")
-    folder = RunFolder(Path(output))
-    worker = Worker(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
-    check_ranges(experiment)
-    experiment.check(worker)
-    if here:
-        asked = getattr(experiment, "models", ()) or filter(
-            None, (getattr(experiment, "model", ""),)
-        )
-        check_sources(map(str, asked), models or ())
-    RunFolder.open(
-        Path(output),
-        plan_of(experiment, worker),
-        growing=experiment.grows,
-        free=free_fields(experiment),
-    )
-    for cell in experiment.cells():
-        if moved := worker.folder.set_aside(cell.name):
-            warnings.warn(
-                f"{worker.folder.record_file(cell.name)} was cut off: its cell is done again, and"
-                f" the file is {moved.name} now.",
-                stacklevel=2,
-            )
-    return worker
-
-
-def batches_of(experiment: Any, folder: RunFolder | None = None) -> list[list[Cell]]:
-    """The cells without a record in the folder, if one is given; those of one key are a batch."""
-    cells = [
-        cell for cell in experiment.cells() if folder is None or folder.record(cell.name) is None
-    ]
-    return [list(batch) for _, batch in groupby(cells, key=lambda cell: cell.inputs)]
-
-
-def part_of(batches: Batches, part: str) -> list[Sequence[Cell]]:
-    """The batches of part "3/16": the third, the nineteenth and so on.
-
-    Raises:
-        BadUsage: the part is not written so.
-    """
-    number, _, count = part.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise BadUsage(f"A part is written 3/16: the third of sixteen; got {part!r}.")
-    return list(batches)[int(number) - 1 :: int(count)]
-
-
-def run_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> None:
-    """What a worker does: every cell ends as a record or a failure, whatever goes wrong in it.
+def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> None:
+    """Do what a worker does: every cell ends as a record or a failure, whatever goes wrong in it.
 
     Raises:
         DiskFull: there is no room for a result.
     """
     for cell in cells:
-        if worker.folder.record(cell.name) is not None:
-            continue  # Done by another worker in the meantime.
+        if worker.folder.record_of(cell, recompute=False) is not None:
+            continue  # Another worker measured it in the meantime.
         worker.turn_to(cell)
         failure = None
         try:
             reason = experiment.skip(cell, worker)
             if reason is None:
-                worker.folder.save_record(cell.name, experiment.run(cell, worker))
+                record = experiment.run(cell, worker)
+                worker.check_contents(experiment, cell, record.specs)
+                worker.folder.save_record(cell.name, record.changed(kind=experiment.kind))
             else:
                 kind, message = reason
-                failure = Failure(
-                    cell=dict(cell.labels), status="skipped", error=kind, message=message
-                )
+                about: dict[str, Any] = {"cell": dict(cell.labels), "status": "skipped"}
+                failure = Failure(**about, error=kind, message=message)
         except DiskFull:
             raise  # No cell could leave anything; the same command goes on once there is room.
         except Exception as error:
@@ -228,8 +104,8 @@ class Here:
     def map(self, experiment: Any, batches: Batches, worker: Worker) -> None:
         for cell in (cell for cells in batches for cell in cells):
             began = time.monotonic()
-            run_cells(experiment, [cell], worker)
-            if self.measured and worker.folder.record(cell.name) is not None:
+            measure_cells(experiment, [cell], worker)
+            if self.measured and worker.folder.record_of(cell, recompute=False) is not None:
                 self.measured(cell, time.monotonic() - began)
 
 
@@ -305,9 +181,7 @@ class Processes:
                         f"Worker processes ended without a word, {TRIES} times; the same command"
                         " goes on with what is left. If memory was short, name fewer --workers."
                     ) from error
-                record = worker.folder.record
-                left = [[cell for cell in some if record(cell.name) is None] for some in batches]
-                batches = [cells for cells in left if cells]
+                batches = by_inputs(worker.folder.cells_left([x for y in batches for x in y]))
             else:
                 return
             if not batches:
@@ -398,7 +272,7 @@ def _has_ended(process: Any, began: float, cell: Cell, worker: Worker, limits: C
         code = process.exitcode
         how = f"signal {-code}" if code < 0 else f"code {code}"
         fault = "Died", f"its process ended with {how}; memory may have run out."
-    if fault is not None and worker.folder.record(cell.name) is None:
+    if fault is not None and worker.folder.record_of(cell, recompute=False) is None:
         failure = Failure(cell=dict(cell.labels), error=fault[0], message=fault[1])
         worker.folder.save_failure(cell.name, failure)
     return True
@@ -497,10 +371,10 @@ class WorkerProcess:
         self.how = how
 
     def work(self, experiment: Any, cells: Sequence[Cell]) -> None:
-        """Do a batch; see `run_cells`."""
+        """Do a batch; see `measure_cells`."""
         with computing(self.how.tf32, compiled=self.how.compiled):
             try:
-                run_cells(experiment, cells, self.worker)
+                measure_cells(experiment, cells, self.worker)
             finally:
                 self.worker.close()
 

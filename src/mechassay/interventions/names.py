@@ -1,0 +1,10 @@
+"""What is patched, and which way, as options take it; nothing heavy is imported."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Part = Literal["resid", "heads", "mlp"]
+PARTS: tuple[Part, ...] = get_args(Part)
+Direction = Literal["denoising", "noising"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)

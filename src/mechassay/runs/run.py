@@ -1,0 +1,171 @@
+"""The driver: open a folder, measure the cells that it has no record of, and write the report.
+
+`run` is all there is, from Python and from the command line. It computes the cells once, checks
+the experiment (`opened`), gives cells to an executor (`runs.executors`), where a worker measures
+them (`measure_cells`), and reads the folder (`read_report`). The folder is the only state: a cell
+is done if its record is there, and the same call measures what is left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mechassay import errors
+from mechassay.errors import BadFile, BadUsage
+from mechassay.models.model import Model, check_device
+from mechassay.models.sources import check_sources
+from mechassay.results.page import Report
+from mechassay.results.records import Failure, Record, failure_of
+from mechassay.runs.cells import Cell, by_inputs
+from mechassay.runs.executors import Executor, Here
+from mechassay.runs.experiment import free_fields, plan_of
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.options import check_ranges
+from mechassay.runs.worker import Worker
+from mechassay.tasks.task import Task
+from mechassay.utils.display import BAR, Progress
+
+
+def run(
+    experiment: Any,
+    output: str | Path,
+    *,
+    executor: Executor | None = None,
+    device: str = "cpu",
+    device_map: str = "",
+    models: Mapping[str, Model] | None = None,
+    tasks: Mapping[str, Task] | None = None,
+    progress: Progress = BAR,
+    begin: Callable[[Worker, list[Cell]], None] | None = None,
+) -> Report:
+    """Measure the cells that the folder has no record of, and write the report.
+
+    Args:
+        experiment: such as `CircuitsExperiment(models=("gpt2",), tasks=("ioi",))`.
+        output: the folder of the run; a folder that has this experiment already is resumed.
+        executor: where cells are measured; in this process by default.
+        device_map: where modules of models are placed, instead of `device`.
+        models, tasks: objects for names of the experiment that cannot be loaded by name.
+        begin: is called with the worker and the cells that are left, before they are measured.
+
+    Returns:
+        All records and failures of the folder.
+
+    Raises:
+        BadUsage, UnknownName: something is wrong with the experiment, or the folder holds another
+            one; or nothing could be measured, and for one reason, as if a model does not exist.
+    """
+    executor = executor or Here()
+    if not executor.remote:
+        check_device(device)
+    cells = list(experiment.cells())
+    about: dict[str, Any] = {"models": models, "tasks": tasks, "progress": progress}
+    about |= {"device": device, "device_map": device_map}
+    worker = opened(experiment, output, cells, here=not executor.remote, **about)
+    left = worker.folder.cells_left(cells)
+    if begin is not None:
+        begin(worker, left)
+    else:
+        for note in worker.notes:
+            warnings.warn(note, stacklevel=2)
+    executor.map(experiment, by_inputs(left), worker)
+    report = read_report(worker.folder, cells)
+    reasons = {(failure.status, failure.error, failure.message) for failure in report.failures}
+    if not report.records and len(reasons) == 1:
+        (status, error, message), *_ = reasons
+        if status == "failed" and getattr(getattr(errors, error, None), "usage", False):
+            raise BadUsage(message)
+    return replace(report, page=experiment.write(report))
+
+
+def opened(
+    experiment: Any,
+    output: str | Path,
+    cells: Sequence[Cell] | None = None,
+    *,
+    device: str = "cpu",
+    device_map: str = "",
+    models: Mapping[str, Model] | None = None,
+    tasks: Mapping[str, Task] | None = None,
+    progress: Progress = BAR,
+    here: bool = False,
+) -> Worker:
+    """Check an experiment and open its folder; nothing is measured.
+
+    Args:
+        cells: of the experiment, if they are known.
+        here: whether its models have to be on this machine.
+
+    Raises:
+        BadUsage, UnknownName: see `run`.
+    """
+    names = {"models": frozenset(models or ()), "tasks": frozenset(tasks or ())}
+    known = {field.name for field in dataclasses.fields(experiment)}
+    for what, given in names.items():
+        asked = (
+            getattr(experiment, what, ())
+            if what in known
+            else (getattr(experiment, what[:-1], ""),)
+        )
+        for name in sorted(given - set(asked)):
+            raise BadUsage(f"{what} has {name!r}, which the experiment does not name.")
+    folder = RunFolder(Path(output))
+    worker = Worker(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
+    check_ranges(experiment)
+    experiment.check(worker)
+    if here:
+        asked = getattr(experiment, "models", ()) or filter(
+            None, (getattr(experiment, "model", ""),)
+        )
+        check_sources(map(str, asked), models or ())
+    RunFolder.open(
+        Path(output),
+        plan_of(experiment, worker),
+        growing=experiment.grows,
+        free=free_fields(experiment),
+    )
+    for cell in experiment.cells() if cells is None else cells:
+        if moved := folder.set_aside(cell.name):
+            worker.notes.append(
+                f"{folder.record_file(cell.name)} was cut off: its cell is measured again, and the"
+                f" file is {moved.name} now."
+            )
+    return worker
+
+
+def read_report(folder: RunFolder, cells: Sequence[Cell]) -> Report:
+    """Read the records and failures of cells, in their order. A record that is refused, as one that
+    was edited, is a failure.
+    """
+    records: dict[str, Record] = {}
+    failures: dict[str, Failure] = {}
+    for cell in cells:
+        try:
+            record = folder.record_of(cell)
+            failure = folder.failure(cell.name) if record is None else None
+        except BadFile as error:
+            record, failure = None, failure_of(dict(cell.labels), error)
+        if record is not None:
+            records[cell.name] = record
+        elif failure is not None:
+            failures[cell.name] = failure
+    names = [*records, *failures]
+    return Report(list(records.values()), list(failures.values()), folder=folder.path, names=names)
+
+
+def part_of(cells: Sequence[Cell], part: str) -> list[list[Cell]]:
+    """Return part "3/16" of the cells, those with the same inputs in one list: the third list, the
+    nineteenth and so on.
+
+    Raises:
+        BadUsage: the part is not written so.
+    """
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise BadUsage(f"A part is written 3/16: the third of sixteen; got {part!r}.")
+    return by_inputs(cells)[int(number) - 1 :: int(count)]

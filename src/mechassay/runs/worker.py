@@ -1,0 +1,201 @@
+"""What a worker holds while it measures cells: the folder, the last model, the inputs of cells.
+
+A worker is this process, one of several, or an actor of a cluster. The cells with the same inputs
+stand together, so that one worker loads the inputs once and forgets them after the last cell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mechassay.errors import BadFile, BadUsage, MechassayError
+from mechassay.models.computing import chosen
+from mechassay.models.model import Model, load_model
+from mechassay.models.replicas import Replicas
+from mechassay.results.records import Provenance, Record, Spec, Values, provenance
+from mechassay.results.result import Result
+from mechassay.runs.cells import Cell, contents_of
+from mechassay.runs.experiment import Inputs, experiment_of
+from mechassay.runs.folder import RunFolder
+from mechassay.tasks import load_task
+from mechassay.tasks.task import Task
+from mechassay.utils.display import BAR, Progress
+from mechassay.utils.files import file_hash
+
+T = TypeVar("T")
+
+
+class Worker:
+    """The folder of a run, the last model, and the inputs that cells share.
+
+    `notes` are what to tell about the folder before anything is measured.
+
+    Args:
+        device_map: where modules of models are placed, instead of `device`.
+        models, tasks: objects that stand for names of the experiment, in this process alone.
+        devices: of the replicas of each model, in processes that do a share of its pairs.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        device: str = "cpu",
+        progress: Progress = BAR,
+        *,
+        device_map: str = "",
+        models: Mapping[str, Model] | None = None,
+        tasks: Mapping[str, Task] | None = None,
+        devices: Sequence[str] = (),
+    ) -> None:
+        self.folder, self.device, self.progress = folder, device, progress
+        self.device_map, self.devices = device_map, tuple(devices)
+        self.holds_objects, self.notes = bool(models or tasks), list[str]()
+        self._models, self._tasks = dict(models or {}), dict(tasks or {})
+        self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
+        self._inputs, self._shared = "", dict[str, Any]()
+        self._cells, self._looked_at = dict[str, Cell](), dict[str, None]()
+        self._contents = dict[str, str]()
+
+    def turn_to(self, cell: Cell) -> None:
+        """Forget the inputs of other cells."""
+        if cell.inputs != self._inputs:
+            self._inputs, self._shared = cell.inputs, {}
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Return what is made once for all cells with the same inputs, and held in memory."""
+        if name not in self._shared:
+            self._shared[name] = make()
+        return self._shared[name]
+
+    def inputs(self, experiment: Any, cell: Cell) -> Any:
+        """Return the inputs of a cell, loaded once for all cells that share them.
+
+        Raises:
+            BadUsage: the folder holds records of a model, a task or pairs with other content.
+        """
+
+        def loaded() -> Any:
+            inputs = experiment.inputs(cell, self)
+            if isinstance(inputs, Inputs):
+                self.check_contents(experiment, cell, inputs.specs())
+                for role, pairs in inputs.pairs.items():
+                    self.folder.save_data(role, pairs.selection(), cell.inputs)
+            return inputs
+
+        return self.shared("inputs", loaded)
+
+    def check_contents(self, experiment: Any, cell: Cell, specs: Mapping[str, Spec]) -> None:
+        """Refuse a model or a task with other content than where the folder's records have it.
+
+        Raises:
+            BadUsage: the weights of the model, or the file of the task, changed meanwhile.
+        """
+        for name in sorted(self.folder.cells_with_records() - self._looked_at.keys()):
+            if not self._looked_at:
+                # The plan has the cells of all that was ever asked for, not of this command alone.
+                every = experiment_of(self.folder.plan()) if self.folder.has_plan else experiment
+                self._cells = {own.name: own for own in every.cells()}
+            self._looked_at[name] = None
+            with suppress(BadFile):  # Its own cell says that it cannot be read.
+                if name in self._cells:
+                    stored = self.folder.record(name, recompute=False)
+                    if stored is not None:
+                        self._contents |= contents_of(self._cells[name], stored.specs)
+        for name, digest in contents_of(cell, specs):
+            if self._contents.setdefault(name, digest) != digest:
+                raise BadUsage(
+                    f"{name} changed since {self.folder.path} has records of it. Name another"
+                    " --output, or remove the folder."
+                )
+
+    def record(self, experiment: Any, cell: Cell, inputs: Inputs) -> Record:
+        """Measure a cell; what its result does not say of its record follows from the inputs."""
+        begin, data, specs = time.perf_counter(), inputs.data(), inputs.specs()
+        result = experiment.measure(cell, inputs)
+        chosen_pairs = next(iter(data.values()), None)
+        data_hash = "" if chosen_pairs is None else chosen_pairs.hash
+        made = made_by(inputs.model, getattr(experiment, "seed", 0), data_hash)
+        about: dict[str, Any] = {"cell": dict(cell.labels), "data": data}
+        if experiment.keeps and isinstance(result, Result):
+            root = self.folder.path
+            file = result.save(kept_file(root, experiment, cell.name))
+            values = result.contents().get("values") or Values(unit="")
+            kept = {"file": str(file.relative_to(root)), "sha256": file_hash(file)}
+            about["values"] = values.model_copy(update=kept)
+        about["spent"] = {"seconds": round(time.perf_counter() - begin, 3)}
+        if isinstance(result, Result):
+            return result.record(specs, made, **about)
+        about |= {**result, "specs": {**specs, **result.get("specs", {})}}
+        return Record(kind=experiment.kind, provenance=made, **about)
+
+    def model(self, name: str, *, dtype: str = "float32", prepend_bos: bool = False) -> Model:
+        """Return a model by name. The last one is kept, and so is the error if there is none.
+
+        Raises:
+            MechassayError: it cannot be loaded; see `load_model`.
+        """
+        if name in self._models:
+            return self._models[name]
+        key = (name, dtype, prepend_bos)
+        if self._last is None or self._last[0] != key:
+            self._last = None  # The old model goes before the new one comes.
+            load = partial(load_model, name, dtype=dtype, prepend_bos=prepend_bos)
+            try:
+                model = load(device=self.device, device_map=self.device_map or None)
+                if len(self.devices) > 1:
+                    model = replace(model, replicas=Replicas(self.devices, load))
+                self._last = key, model
+            except MechassayError as error:
+                self._last = key, error
+        model = self._last[1]
+        if isinstance(model, MechassayError):
+            raise model
+        return model
+
+    def close(self) -> None:
+        """End the processes of the last model's replicas; it can be used again.
+
+        A process waits for those that it began before it ends, so it has to end them itself.
+        """
+        model = None if self._last is None else self._last[1]
+        if isinstance(model, Model) and model.replicas is not None:
+            model.replicas.close()
+
+    def task(self, name: str) -> Task:
+        """Return a task by name, loaded once; see `load_task` for errors."""
+        if name not in self._tasks:
+            self._tasks[name] = load_task(name)
+        return self._tasks[name]
+
+    def kept(
+        self,
+        name: str,
+        make: Callable[[], T],
+        load: Callable[[Path], T],
+        save: Callable[[T, Path], object],
+    ) -> T:
+        """Return what stays in the folder: read if it is there, else made and written whole."""
+        path = self.folder.path / name
+        if not path.is_file():
+            made = make()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(made, path)
+        return load(path)
+
+
+def kept_file(folder: Path, experiment: Any, cell: str) -> Path:
+    """Return where the result of a cell is saved beside its record."""
+    return folder / experiment.keeps / f"{cell}.safetensors"
+
+
+def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
+    """Return how a record of a model came about."""
+    device, dtype = str(model.device), str(model.dtype).removeprefix("torch.")
+    about = {"device": device, "dtype": dtype, "tf32": chosen().tf32}
+    return provenance(**about, seed=seed, data_hash=data_hash)
