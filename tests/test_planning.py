@@ -33,9 +33,12 @@ from mechassay.models.model import make_model, outline
 from mechassay.prompts.batch import Batch
 from mechassay.runs import COSTS
 from mechassay.runs.costs import CHUNK, FreeMemory, ModelSize, PromptSizes, Work
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.worker import Worker
 from mechassay.testing.tiny import build, configs, token_pairs
 from mechassay.utils.display import SILENT
 
+WORKER = Worker(RunFolder(Path()))
 MEMORY = FreeMemory(torch.device("cpu"), 2 * 10**10)
 LLAMA = LlamaConfig(
     vocab_size=50,
@@ -58,7 +61,7 @@ def bare(tmp_path: Path) -> str:
 
 def works(experiment: Any, **changes: Any) -> tuple[Work, ...]:
     changed = replace(experiment, **changes)
-    return COSTS.load(experiment.kind)(changed, changed.cells(), "cpu").works
+    return COSTS.load(experiment.kind)(changed, changed.cells(), WORKER).works
 
 
 def work(experiment: Any, **changes: Any) -> Work:
@@ -74,7 +77,7 @@ def operations(experiment: Any, **changes: Any) -> float:
 @pytest.mark.parametrize("kind", sorted(COSTS.built_in.keys() - {"reproduction"}))
 def test_every_kind_has_a_cost(kind: str) -> None:
     experiment = SMALL_EXPERIMENTS[kind]
-    cost = COSTS.load(kind)(experiment, experiment.cells(), "cpu")
+    cost = COSTS.load(kind)(experiment, experiment.cells(), WORKER)
     assert cost.fits
     for one in cost.works:
         assert one.operations > 0
@@ -252,7 +255,7 @@ def test_a_map_by_hand(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_circuits_count_what_is_left_to_do(bare: str) -> None:
     experiment = circuits(bare, "eap", "exact", stage="localize")
-    of_eap = planning.circuits_cost(experiment, experiment.cells()[:1], "cpu").works[0].operations
+    of_eap = planning.circuits_cost(experiment, experiment.cells()[:1], WORKER).works[0].operations
     assert operations(circuits(bare, "eap", stage="localize")) == of_eap < operations(experiment)
     assert operations(circuits(bare, "random", stage="localize")) == 0, "drawing takes no pass"
     assert operations(circuits(bare, "eap")) > of_eap

@@ -31,9 +31,9 @@ def test_a_release_is_tested_on_the_oldest_python_and_claims_no_other():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
     oldest = re.match(r">=(\d+\.\d+)", project["requires-python"])[1]
-    experiments = release["experiments"]
-    assert oldest in experiments["test"]["strategy"]["matrix"]["python"]
-    assert (experiments["test"]["needs"], experiments["publish"]["needs"]) == ("build", "test")
+    jobs = release["jobs"]
+    assert oldest in jobs["test"]["strategy"]["matrix"]["python"]
+    assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")
     pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: 3." in line]
     assert pythons == [oldest]
 

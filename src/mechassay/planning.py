@@ -58,8 +58,9 @@ from mechassay.runs.costs import (
     token_operations,
 )
 from mechassay.runs.options import layers_of
+from mechassay.runs.worker import Worker
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
-from mechassay.tasks import load_task
+from mechassay.tasks.task import Task
 from mechassay.truth.ground_truth import is_truth
 from mechassay.variables.experiments import VariablesExperiment
 from mechassay.variables.featurizers import SIZED, n_features_of
@@ -78,32 +79,36 @@ STEP, FIT = 0.002, 0.01
 values of one site, such as a probe or k-means.
 """
 
-WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory], Work]
+WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory, Callable[[str], Task]], Work]
 
 
-def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], str], Cost]:
+def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], Worker], Cost]:
     """Return the function that estimates the cost of an experiment's cells on a device of this machine."""
 
-    def cost(experiment: Any, cells: Sequence[Cell], device: str) -> Cost:
+    def cost(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Cost:
         def outlined(cell: Cell) -> Model:
-            name = str(cell.typed.get("model") or experiment.model)
-            dtype = (
-                experiment.dtype_of(name)
-                if isinstance(experiment, GymExperiment)
-                else experiment.dtype
-            )
+            name = cell["model"]
+            is_gym = isinstance(experiment, GymExperiment)
+            dtype = experiment.dtype_of(name) if is_gym else experiment.dtype
             return outline(name, dtype=dtype, prepend_bos=experiment.prepend_bos)
 
-        return cost_of(cells, device, outlined, lambda *of: work_of(experiment, *of))
+        def work(own: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+            return work_of(experiment, own, model, memory, worker.task)
+
+        return cost_of(cells, worker.device, outlined, work)
 
     return cost
 
 
 def _circuits(
-    experiment: CircuitsExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+    experiment: CircuitsExperiment,
+    cells: Sequence[Cell],
+    model: Model,
+    memory: FreeMemory,
+    load: Callable[[str], Task],
 ) -> Work:
     """Count the passes of methods, the random rankings at all sizes, and the curves."""
-    source, task = cells[0].typed["model"], load_task(cells[0].labels["task"])
+    source, task = cells[0]["model"], load(cells[0]["task"])
     size = ModelSize.of(model, source)
 
     def prompts(split: str, n: int) -> PromptSizes:
@@ -198,7 +203,11 @@ def _kept(decoder: Decoder, n_tokens: int, memory: FreeMemory) -> float:
 
 
 def _adversarial(
-    experiment: AdversarialExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+    experiment: AdversarialExperiment,
+    cells: Sequence[Cell],
+    model: Model,
+    memory: FreeMemory,
+    load: Callable[[str], Task],
 ) -> Work:
     """Count every circuit on every pair, random circuits on `controls` squared pairs, and methods.
 
@@ -209,7 +218,7 @@ def _adversarial(
     """
     if experiment.enumerate_all:
         raise BadUsage("How many pairs --enumerate takes is known once they are drawn.")
-    size, task = ModelSize.of(model, experiment.model), load_task(experiment.task)
+    size, task = ModelSize.of(model, experiment.model), load(experiment.task)
     about = {"counterfactual": experiment.counterfactual, "seed": experiment.seed}
     batch = sample_pairs(task, model, experiment.split, experiment.n_clean, **about)
     columns, is_grid = batch.n_tokens, experiment.paired and experiment.design == "grid"
@@ -259,12 +268,16 @@ def edges_of(spec: CircuitSpec, n_edges: int) -> float:
 
 
 def _patch(
-    experiment: PatchExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+    experiment: PatchExperiment,
+    cells: Sequence[Cell],
+    model: Model,
+    memory: FreeMemory,
+    load: Callable[[str], Task],
 ) -> Work:
     """Count both runs of a pair, and every cell of a map where prompts differ."""
-    size = ModelSize.of(model, cells[0].typed["model"])
+    size = ModelSize.of(model, cells[0]["model"])
     about = {"counterfactual": experiment.counterfactual, "private_seed": experiment.private_seed}
-    task = load_task(cells[0].labels["task"])
+    task = load(cells[0]["task"])
     batch = sample_pairs(
         task, model, experiment.split, experiment.limit, seed=experiment.seed, **about
     )
@@ -283,13 +296,17 @@ def _patch(
 
 
 def _variables(
-    experiment: VariablesExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+    experiment: VariablesExperiment,
+    cells: Sequence[Cell],
+    model: Model,
+    memory: FreeMemory,
+    load: Callable[[str], Task],
 ) -> Work:
     """Count every example and counterfactual once; for every k, trainings as steps x rows x sites;
     every site on validation and test pairs; and controls at one site.
     """
-    size, task = ModelSize.of(model, cells[0].typed["model"]), load_task(cells[0].labels["task"])
-    defaults, known = defaults_of(task.name), variables_of(experiment, cells[0].labels["task"])
+    size, task = ModelSize.of(model, cells[0]["model"]), load(cells[0]["task"])
+    defaults, known = defaults_of(task.name), variables_of(experiment, cells[0]["task"])
     examples = defaults.prepared(
         sample_examples(task, model, "train", experiment.train_limit, seed=experiment.seed)
     )
@@ -340,13 +357,17 @@ def _variables(
 
 
 def _gym(
-    experiment: GymExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+    experiment: GymExperiment,
+    cells: Sequence[Cell],
+    model: Model,
+    memory: FreeMemory,
+    load: Callable[[str], Task],
 ) -> Work:
     """Count, for every task, the values of all items, the training steps of every draw, kind of
     labels and candidate, and the exchange at every site for every fit; then the same in a model of
     random weights.
     """
-    size, operations, held = ModelSize.of(model, cells[0].typed["model"]), 0.0, 0.0
+    size, operations, held = ModelSize.of(model, cells[0]["model"]), 0.0, 0.0
     n_steps = n_values = 0
     layers = blocks(model, layers_of(experiment.layers, size.graph.n_layers))
     methods = [gym_method(text, size.width) for text in experiment.every_method]
@@ -393,16 +414,20 @@ def _gym(
 
 
 def _accuracy(
-    experiment: AccuracyExperiment, cells: Sequence[Cell], model: Model, memory: FreeMemory
+    experiment: AccuracyExperiment,
+    cells: Sequence[Cell],
+    model: Model,
+    memory: FreeMemory,
+    load: Callable[[str], Task],
 ) -> Work:
     """Count every prompt of an example, and each continuation from the prompt's end on.
 
     Raises:
         BadUsage: a task that does not say its size.
     """
-    size, operations, longest = ModelSize.of(model, cells[0].typed["model"]), 0.0, 1
+    size, operations, longest = ModelSize.of(model, cells[0]["model"]), 0.0, 1
     for cell in cells:
-        task = load_task(cell.labels["task"])
+        task = load(cell["task"])
         known = task.sizes.get(experiment.split, 0)
         n = min(experiment.limit or known, known or experiment.limit or 0)
         if not n:

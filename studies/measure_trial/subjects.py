@@ -25,7 +25,7 @@ import torch
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import EdgeScores
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import GaugeInputs
 from mechassay.models.graph import Graph
 from mechassay.saes.synthetic import SITE, PlantedSettings, PlantedTrainer, Worth, plant
 from mechassay.truth.ground_truth import Truth
@@ -65,7 +65,7 @@ class KnownSubject:
     world: str
     seed: int
     kind: str
-    inputs: Inputs
+    inputs: GaugeInputs
 
     @property
     def right(self) -> bool:
@@ -120,7 +120,7 @@ def circuit_subjects(
         **near_misses(true, drawn),
     }
     for kind, circuit in circuits.items():
-        inputs = Inputs(
+        inputs = GaugeInputs(
             model,
             pairs=test,
             train=train,
@@ -149,7 +149,7 @@ def dictionary_subjects(world: str, settings: PlantedSettings, seed: int) -> Ite
             "texts": store,
             "trainer": PlantedTrainer(planted, worth, cosine),
         }
-        yield KnownSubject(world, seed, kind, Inputs(site=SITE, more=more, seed=seed))
+        yield KnownSubject(world, seed, kind, GaugeInputs(site=SITE, more=more, seed=seed))
 
 
 CIRCUITS, DICTIONARIES = "circuits", "dictionaries"

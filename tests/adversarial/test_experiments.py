@@ -24,9 +24,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from mechassay.adversarial.adversarial_inputs import AdversarialInputs
-from mechassay.adversarial.inputs_of import AdversarialExperiment, SearchExperiment
-from mechassay.runs.inputs import Worker, cell_name
 
 from helpers.adversarial import FAST, adversarial_inputs, records_of, small_grid, values_of
 from helpers.adversarial import TRUTH as adversarial_TRUTH
@@ -35,7 +32,9 @@ from helpers.adversarial import TRUTH as adversarial_restricted_TRUTH
 from helpers.tiny_models import with_words
 from mechassay.adversarial import evaluation as batching
 from mechassay.adversarial.divergence import DivergenceFile
+from mechassay.adversarial.experiments import AdversarialExperiment, SearchExperiment
 from mechassay.adversarial.field_tables import halves
+from mechassay.adversarial.inputs import AdversarialInputs
 from mechassay.adversarial.pages import BOUND
 from mechassay.adversarial.pools import draw_pools
 from mechassay.circuits import EAPIGInputs
@@ -49,6 +48,7 @@ from mechassay.results.records import Check, Record
 from mechassay.results.report import write_page
 from mechassay.results.sections import failed_checks
 from mechassay.results.text import summary
+from mechassay.runs.inputs import Worker, cell_name
 from mechassay.runs.run import run
 from mechassay.stats.bounds import upper_bound
 from mechassay.tasks import load_task
@@ -391,7 +391,7 @@ import torch
 from pathlib import Path
 torch.set_num_threads(int(sys.argv[2]))
 from mechassay.adversarial import evaluation as batching
-from mechassay.adversarial.inputs_of import AdversarialExperiment
+from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.adversarial.inputs import AdversarialInputs
 from mechassay.runs.run import opened
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mechassay.adversarial.inputs_of import AdversarialExperiment
 from rich.console import Console
 
 from helpers.adversarial import adversarial_inputs, records_of
 from mechassay.adversarial import record as tables
 from mechassay.adversarial import statistics
+from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.adversarial.field_tables import (
     HeatMap,
     draw_heat_map,

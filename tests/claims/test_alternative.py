@@ -71,7 +71,7 @@ def a_record(
             Measure(name=name, of="control:random-paths", value=by_chance, low=low, high=high)
         )
     return Record(
-        kind="one-size",
+        kind="circuits",
         cell={"method": method},
         specs={
             "model": Spec(name="m"),

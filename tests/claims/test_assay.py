@@ -250,7 +250,7 @@ def test_a_folder_of_another_claim_is_refused_before_anything_is_run(
     opened(first.experiment, first.folder, progress=SILENT)
     specs = {name: Spec(name="truth-ioi") for name in ("model", "task", "method")}
     made = provenance(device="cpu", dtype="float32", seed=0)
-    held = Record(kind="faithfulness", specs=specs, measures=[], provenance=made)
+    held = Record(kind="circuits", specs=specs, measures=[], provenance=made)
     held.save(first.folder / "records" / "truth-ioi.json")
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(AssayStep, "is_done", done)

@@ -54,7 +54,7 @@ def record(
     model: str = "m",
     task: str = "t",
     method: str = "eap",
-    kind: str = "faithfulness",
+    kind: str = "circuits",
     prompts: str = "x",
     n: int = 100,
     controls: dict[str, Triple] | None = None,
@@ -807,7 +807,7 @@ NAN = math.nan
 
 
 def predictions_stored(
-    value: float, low: float = NAN, high: float = NAN, kind: str = "one-size"
+    value: float, low: float = NAN, high: float = NAN, kind: str = "circuits"
 ) -> StoredRecord:
     specs = {"model": Spec(name="m"), "task": Spec(name="t"), "method": Spec(name="eap")}
     record = Record(
@@ -836,7 +836,7 @@ def predictions_stored(
             "fails",
             "fails",
         ),
-        ([predictions_stored(0.8, 0.71, 0.9, kind="faithfulness")], "holds", "fails"),
+        ([predictions_stored(0.8, 0.71, 0.9, kind="circuits")], "holds", "fails"),
     ],
 )
 def test_outcomes(records: list[StoredRecord], above: str, below: str) -> None:

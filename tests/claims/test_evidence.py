@@ -79,7 +79,7 @@ def test_declared_evidence_holds_where_the_rule_reads_it(
 
 def a_record(folder: Path) -> dict[str, str]:
     made = Record(
-        kind="faithfulness",
+        kind="circuits",
         specs={name: Spec(name="x") for name in ("model", "task", "method")},
         measures=[Measure(name="circuit", value=0.9, n=1)],
         provenance=provenance(device="cpu", dtype="float32", seed=0),

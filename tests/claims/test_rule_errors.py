@@ -29,7 +29,7 @@ Evidence = Callable[[Rng, float, int], list[StoredRecord]]
 
 def stored(measures: list[Measure], place: int = 0, **changes: object) -> StoredRecord:
     fields: dict[str, object] = {
-        "kind": "faithfulness",
+        "kind": "circuits",
         "specs": {
             "model": Spec(name="m"),
             "task": Spec(name="t", args={"ablation": "counterfactual", "split": "test"}),

@@ -187,14 +187,13 @@ def test_the_first_cell_corrects_the_estimate(
 ) -> None:
     """Of three cells that were taken for equal, the first took 60 s: the others take about 120."""
 
-    def cost_of(experiment: Experiment, cells: list[str], device: str) -> Cost:
+    def cost_of(experiment: Experiment, cells: list[str], worker: Worker) -> Cost:
         return replace(_cost_of(0, 0, 1e10), works=_cost_of(0, 0, 1e10).works * len(cells))
 
     monkeypatch.setattr(execution, "COSTS", Registered(cost_of))
-    monkeypatch.setattr(execution, "batches_of", lambda *_: [["a", "b"], ["c"]])
     experiment: Any = Experiment()
     worker: Any = Worker()
-    measured: Any = execution.print_cost(experiment, worker)
+    measured: Any = execution.print_cost(experiment, ["a", "b", "c"], worker)
     assert capsys.readouterr().err == "plan: fits: needs 0.2 GB of 10.0 GB free, 5.5 to 22 s\n"
     measured("a", 60.0)
     measured("b", 60.0)
@@ -206,15 +205,14 @@ def test_a_cell_without_a_cost_corrects_no_estimate(
 ) -> None:
     """The cells of a reproduction that are calculated, not run, have no works."""
 
-    def cost_of(experiment: Experiment, cells: list[str], device: str) -> Cost:
+    def cost_of(experiment: Experiment, cells: list[str], worker: Worker) -> Cost:
         run = [cell for cell in cells if cell != "calculated"]
         return replace(_cost_of(0, 0, 1e10), works=_cost_of(0, 0, 1e10).works * len(run))
 
     monkeypatch.setattr(execution, "COSTS", Registered(cost_of))
-    monkeypatch.setattr(execution, "batches_of", lambda *_: [["calculated", "a", "b"]])
     experiment: Any = Experiment()
     worker: Any = Worker()
-    measured: Any = execution.print_cost(experiment, worker)
+    measured: Any = execution.print_cost(experiment, ["calculated", "a", "b"], worker)
     capsys.readouterr()
     measured("calculated", 1.0)
     assert capsys.readouterr().err == ""
@@ -229,10 +227,9 @@ def test_an_estimate_that_fails_stops_no_run(
         raise BadUsage("its config says too little.")
 
     monkeypatch.setattr(execution, "COSTS", Registered(refused))
-    monkeypatch.setattr(execution, "batches_of", lambda *_: [["cell"]])
     experiment: Any = Experiment()
     worker: Any = Worker()
-    execution.print_cost(experiment, worker)
+    execution.print_cost(experiment, ["cell"], worker)
     assert capsys.readouterr().err == (
         "plan: not known before it is run: its config says too little.\n"
     )

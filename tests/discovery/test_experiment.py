@@ -52,7 +52,7 @@ def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path, with_curv
     whole = with_curve.records[0]
     results = run(replace(JOB, curve=False), tmp_path / "bare", progress=SILENT)
     bare = results.records[0]
-    assert (whole.kind, bare.kind) == ("faithfulness", "one-size")
+    assert (whole.kind, bare.kind) == ("circuits", "circuits")
     names = {(each.name, each.of) for each in bare.measures}
     assert ("circuit@9", "result") in names and ("cpr", "result") not in names
     assert bare.measures == [each for each in whole.measures if (each.name, each.of) in names]
@@ -162,7 +162,7 @@ def test_a_circuit_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     about: dict[str, Any] = {"method": "eap", "train_limit": 4, "test_limit": 6}
     found = ma.find_circuit("truth-ioi", folder=tmp_path / "run", **about)
     sentence, report = str(found).split("\n")
-    assert sentence == found.says[0] and "6" in sentence
+    assert sentence == found.answers[0] and "6" in sentence
     assert report == f"Report: {tmp_path / 'run' / 'report.html'}"
     found.open()
     assert opened == [(tmp_path / "run" / "report.html").resolve().as_uri()]

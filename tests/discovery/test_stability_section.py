@@ -115,8 +115,8 @@ def test_resamples_are_curves_of_their_own(results: Report) -> None:
 
 def test_drawings_dash_the_edges_that_depend_on_the_pairs(results: Report) -> None:
     record = results.records[0]
-    scores = EdgeScores.load(next((results.folder.path / "scores").rglob("eap*.safetensors")))
-    file = next((results.folder.path / "kept").rglob("eap*.parts.safetensors"))
+    scores = EdgeScores.load(next((results.folder / "scores").rglob("eap*.safetensors")))
+    file = next((results.folder / "kept").rglob("eap*.parts.safetensors"))
     parts = PartScores.load(file, scores)
     circuit = scores.top(40, by="magnitude")
     stable = parts.stable(40)

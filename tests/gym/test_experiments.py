@@ -434,7 +434,7 @@ def test_the_page_of_checkpoints(results: Report) -> None:
     ]
     assert means.rows[0].cells[1:] == ("1", "0.00", "0.00", "0.00", "0.00")
     assert means.rows[1].cells[3] == f"{_odds(results, 'planted@checkpoint-8'):.2f}"
-    page = (results.folder.path / "report.html").read_text("utf-8")
+    page = (results.folder / "report.html").read_text("utf-8")
     for text in ("Odds, planted@main", "Earlier checkpoints", "step 8, accuracy 1.00", "step 0, "):
         assert text in page, text
     assert (

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mechassay.adversarial.adversarial_inputs import AdversarialInputs
 from torch import Tensor
 
 from mechassay.adversarial.experiments import AdversarialExperiment
+from mechassay.adversarial.inputs import AdversarialInputs
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.record import RecordMaker
 from mechassay.circuits.circuit import Circuit

@@ -1,6 +1,6 @@
 """A host of the repository of a board: a bare origin, pull requests, and its workflows run here.
 
-The steps of an experiment are executed in their order with bash, as a runner of GitHub Actions does. Of an
+The steps of a job are executed in their order with bash, as a runner of GitHub Actions does. Of an
 expression, the values that an event gives are put in its place; an unknown one is an error. Actions
 are played: a checkout is a clone, artefacts and pages are copies. Steps called `Install` are left
 out: the package is the one that is tested.
@@ -30,7 +30,7 @@ BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
 
 @dataclass
 class JobDone:
-    """What an experiment left behind.
+    """What a job left behind.
 
     Attributes:
         code: of the step that failed; 0 if none did.
@@ -127,23 +127,23 @@ class Host:
         return self.pushed(self.own.child(f"{head}^{{tree}}", self.main, head))
 
     def published(self, event: Mapping[str, str], seeds: str = "") -> list[JobDone]:
-        """Run the workflow `publish`, up to the first experiment that fails."""
+        """Run the workflow `publish`, up to the first job that fails."""
         done: list[JobDone] = []
         values = {"secrets.PRIVATE_SEEDS": seeds, **event}
-        for experiment in ("check-change", "publish", "deploy"):
-            done.append(self.run("publish", experiment, values))
+        for job in ("check-change", "publish", "deploy"):
+            done.append(self.run("publish", job, values))
             if done[-1].code:
                 break
             refused = done[-1].outputs.get("steps.evaluate.outputs.refused", "")
             values["needs.publish.outputs.refused"] = refused
         return done
 
-    def run(self, workflow: str, experiment: str, event: Mapping[str, str]) -> JobDone:
-        """Run an experiment of the workflow as main has it."""
+    def run(self, workflow: str, job: str, event: Mapping[str, str]) -> JobDone:
+        """Run a job of the workflow as main has it."""
         text = self.own.git("show", f"{self.main}:.github/workflows/{workflow}.yml")
-        about = yaml.safe_load(text)["experiments"][experiment]
+        about = yaml.safe_load(text)["jobs"][job]
         self.n += 1
-        folder = self.folder / f"run-{self.n}-{experiment}"
+        folder = self.folder / f"run-{self.n}-{job}"
         folder.mkdir()
         values = {
             "github.sha": self.main,

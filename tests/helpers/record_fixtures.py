@@ -123,7 +123,7 @@ def make_record() -> Callable[..., Record]:
         columns = {key: [1.25] * len(names) for key in keys}
         about = task or Spec(name="ioi", args={"split": "test", "counterfactual": "abc"})
         fields: dict[str, Any] = {
-            "kind": "faithfulness",
+            "kind": "circuits",
             "cell": {"model": model, "task": about.name, "method": method},
             "specs": {
                 "model": Spec(name=model, args={"family": "gpt2", "n_edges": N_EDGES}),

@@ -81,7 +81,7 @@ def test_maps_of_templates_are_named_and_counted(monkeypatch: pytest.MonkeyPatch
     names, shown = templates(record), str(PatchPage().sections(Report([record])))
     assert len(names) == 7 and "more templates" not in shown
     assert all(f"{name}, {n} pair" in shown for name, n in zip(names, [6] + [1] * 6, strict=True))
-    monkeypatch.setattr("mechassay.interventions.patching.TEMPLATES", 2)
+    monkeypatch.setattr("mechassay.interventions.patch_page.TEMPLATES", 2)
     assert "4 more templates are in the record." in str(PatchPage().sections(Report([record])))
 
 

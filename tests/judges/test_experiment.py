@@ -50,7 +50,7 @@ def test_every_run_of_the_judge_is_a_file_of_judgments_with_scores(tmp_path: Pat
     assert first == second and first.rater.id == "script of careful"
     assert len(list((tmp_path / "answers").glob("*.json"))) == 2 * 4
     record = read_record(tmp_path / "scores" / "1" / "names-circuit.json")
-    assert record.kind == "claims" and record.spent["requests"] == 4
+    assert record.kind == "assess" and record.spent["requests"] == 4
     assert record.spent["cost"] == 0 and record.specs["judge"].args["steps"] == "per-criterion"
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "2 runs of the judge" in page and 'href="run-2.html"' in page
@@ -117,7 +117,7 @@ def test_a_judge_that_gives_no_answer_is_a_failure_that_says_why(tmp_path: Path)
     run(replace(JOB, runs=1), tmp_path / "one", progress=SILENT)
     (tmp_path / "one" / "answers").rename(empty)
     results = run(replace(JOB, judge=f"replay:{empty}"), tmp_path / "run", progress=SILENT)
-    assert [cell.name for cell, _ in results.done] == ["1"]
+    assert list(results.by_name) == ["1"]
     failure, _ = results.failures
     assert (
         failure.error == "NoAnswer" and "no answer to this request was recorded" in failure.message
@@ -261,7 +261,7 @@ def test_a_run_that_is_missing_leaves_the_others_and_says_so_in_a_line(tmp_path:
         file.unlink()
     replayed = replace(pipeline(), judge=f"replay:{some}")
     results = run(replayed, tmp_path / "part", progress=SILENT)
-    assert [cell.name for cell, _ in results.done] == ["1", "3"]
+    assert list(results.by_name) == ["1", "3"]
     second_run, final = results.failures
     assert "no answer to this request was recorded" in second_run.message
     assert final.message.startswith("The vote needs 3 runs of the judge; 2 gave no judgments.")
@@ -336,4 +336,4 @@ def test_the_examples_can_be_judged_by_their_scripts(name: str, tmp_path: Path) 
         str(folder / f"{name}.md"), f"scripted:{folder / f'{name}-judged.yaml'}", steps="one"
     )
     results = run(experiment, tmp_path)
-    assert results.done and results.records
+    assert results.records

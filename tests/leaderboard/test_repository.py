@@ -124,17 +124,17 @@ def test_each_workflow_has_no_more_rights_than_it_needs(
     workflows: dict[str, dict[Any, Any]], name: str
 ) -> None:
     about = workflows[name]
-    for experiment_name, experiment in about["experiments"].items():
-        rights = experiment.get("permissions", about["permissions"])
+    for job_name, job in about["jobs"].items():
+        rights = job.get("permissions", about["permissions"])
         allowed = {
             "publish": {"contents": "write"},
             "recompute": {"contents": "write"},
             "deploy": {"pages": "write", "id-token": "write"},
-        }.get(experiment_name, {"contents": "read"})
+        }.get(job_name, {"contents": "read"})
         assert rights == allowed
-        assert experiment["timeout-minutes"] <= 360
-        assert ("environment" in experiment) == (experiment_name in ("publish", "deploy"))
-        for step in experiment["steps"]:
+        assert job["timeout-minutes"] <= 360
+        assert ("environment" in job) == (job_name in ("publish", "deploy"))
+        for step in job["steps"]:
             # What somebody wrote never becomes a part of a shell's text.
             assert not EXPRESSION.search(step.get("run", ""))
             if step.get("uses", "").startswith("actions/checkout@"):
@@ -159,7 +159,7 @@ def test_what_starts_each_workflow(workflows: dict[str, dict[Any, Any]]) -> None
     }
     secret = {name for name, about in workflows.items() if "secrets." in str(about)}
     assert secret == {"publish"}
-    assert workflows["publish"]["experiments"]["publish"]["environment"] == "board"
+    assert workflows["publish"]["jobs"]["publish"]["environment"] == "board"
 
 
 # The check of a change, as a host runs it
@@ -334,8 +334,8 @@ def test_the_life_of_a_submission(tmp_path: Path) -> None:
     for name, seed in (("mine", 0), ("other", 1)):
         event = board.merged(board.opened(submission(name, seed)))
         done = board.published(event, seeds)
-        assert [experiment.code for experiment in done] == [0, 0, 0], done[-1].log
-        assert all(str(SEED) not in experiment.log for experiment in done)
+        assert [job.code for job in done] == [0, 0, 0], done[-1].log
+        assert all(str(SEED) not in job.log for job in done)
     files = kept(board)
     assert {name.split("/")[0] for name in files} == {"mine", "other"}
     assert no_seed(files, SEED)
@@ -381,7 +381,7 @@ def test_the_life_of_a_submission(tmp_path: Path) -> None:
 
     # Another seed: earlier numbers stay as they are, in a column of their own.
     rotated = board.published({"github.sha": board.main}, f"{seeds}2026-11 {NEXT_SEED}\n")
-    assert [experiment.code for experiment in rotated] == [0, 0, 0], rotated[-1].log
+    assert [job.code for job in rotated] == [0, 0, 0], rotated[-1].log
     assert private_values(pages, "2026-10") == old
     new = private_values(pages, "2026-11")
     assert len(new) == len(old)
@@ -412,7 +412,7 @@ def test_copies_forgeries_and_withdrawals(tmp_path: Path) -> None:
     tip = board.own.git("rev-parse", "origin/results")
 
     def forged(change: Callable[[Record], Record]) -> JobDone:
-        """The weekly experiment after a change of all records that are kept."""
+        """The weekly job after a change of all records that are kept."""
         texts = {name: change(record).stored_text().encode() for name, record in honest.items()}
         head = board.own.commit(texts, tip)
         board.own.git("push", "--quiet", "--force", "origin", f"{head}:refs/heads/results")
@@ -433,8 +433,8 @@ def test_copies_forgeries_and_withdrawals(tmp_path: Path) -> None:
     board.published(board.merged(board.opened(submission("other", 1))))
     rows = {cell.row for cell in StoredBoards.read(tmp_path / "pages").cells}
     event = board.merged(board.opened({}, removed=("submissions/mine",)))
-    experiments = board.published(event)
-    assert [experiment.code for experiment in experiments] == [0, 0, 0], experiments[-1].log
+    jobs = board.published(event)
+    assert [job.code for job in jobs] == [0, 0, 0], jobs[-1].log
     assert {name.split("/")[0] for name in kept(board)} == {"other", ".recomputed"}
     left = {cell.row for cell in StoredBoards.read(tmp_path / "pages").cells}
     assert left < rows
@@ -446,20 +446,20 @@ def test_pushes_that_are_no_pull_request(tmp_path: Path) -> None:
     # A maintainer changes what is evaluated: nobody's submission has to be checked.
     track = TRACK.format(splits="test", seconds=200, memory=8).encode()
     done = board.published(board.pushed(board.own.commit({"track.yaml": track}, board.main)))
-    assert [experiment.code for experiment in done] == [0, 0, 0], done[-1].log
+    assert [job.code for job in done] == [0, 0, 0], done[-1].log
     assert "No submission has changed" in done[0].log
     # Both at once are refused before anything is evaluated, with the secret unused.
     mixed = {**submission(), "track.yaml": track + b"dtype: float32\n"}
     event = board.pushed(board.own.commit(mixed, board.main))
     done = board.published(event, f"2026-10 {SEED}\n")
-    assert [experiment.code for experiment in done] == [2]
+    assert [job.code for job in done] == [2]
     assert "mechassay: track.yaml: only submissions/NAME/" in done[0].log
     # A force push has no commit to compare with.
     done = board.published({"github.event.before": "1" * 40, "github.sha": board.main})
-    assert [experiment.code for experiment in done] == [2]
+    assert [job.code for job in done] == [2]
     # Started by hand, once somebody has looked.
     done = board.published({"github.sha": board.main})
-    assert [experiment.code for experiment in done] == [0, 0, 0], done[-1].log
+    assert [job.code for job in done] == [0, 0, 0], done[-1].log
 
 
 @pytest.mark.guard
@@ -468,7 +468,7 @@ def test_one_that_cannot_be_evaluated_does_not_stop_others(tmp_path: Path) -> No
     files = {**submission("good"), "submissions/bad/submission.yaml": b"name: bad\n"}
     board.pushed(board.own.commit(files, board.main))
     done = board.published({"github.sha": board.main})
-    assert [experiment.code for experiment in done] == [0, 0, 1], done[-1].log
+    assert [job.code for job in done] == [0, 0, 1], done[-1].log
     assert "Not evaluated: bad" in done[1].log
     assert {cell.place["model"] for cell in StoredBoards.read(tmp_path / "pages").cells}
     assert {name.split("/")[0] for name in kept(board)} >= {"good"}

@@ -111,7 +111,7 @@ def test_mibs_forms_are_evaluated(form: str, ending: str, tmp_path: Path) -> Non
     ((_, _, experiment),) = experiments_of(bundle, TRACK)
     few = replace(experiment, random_rankings=5)
     (record,) = ma.run(few, tmp_path / "run", progress=SILENT).records
-    assert record.kind == "faithfulness" and 0 <= record.value("auroc") <= 1
+    assert record.kind == "circuits" and 0 <= record.value("auroc") <= 1
 
 
 def test_a_folder_around_and_a_file_without_a_folder_are_the_same(tmp_path: Path) -> None:

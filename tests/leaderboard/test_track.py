@@ -268,7 +268,7 @@ def cells(results: Path, board: str, column: str) -> dict[str, BoardCell]:
 def test_a_submission_has_records_on_two_boards(done: Done) -> None:
     results, records = done
     for own in records.values():
-        assert [each.kind for each in own] == ["faithfulness", "adversarial", "adversarial"]
+        assert [each.kind for each in own] == ["circuits", "adversarial", "adversarial"]
     assert set(cells(results, "circuits", "cpr")) == set(records)
     means = cells(results, "adversarial", "mean")
     assert set(means) == {f"{name}@{size:g}" for name in records for size in (SIZE, SMALL)}

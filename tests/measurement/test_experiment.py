@@ -12,7 +12,7 @@ from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.features.featurizer import Identity
 from mechassay.measurement.experiment import MeasureExperiment, MeasureInputs
 from mechassay.measurement.gauges import all_gauges
-from mechassay.measurement.metric import Inputs, missing_inputs
+from mechassay.measurement.metric import GaugeInputs, missing_inputs
 from mechassay.results.records import Record
 from mechassay.runs.experiment import command_line
 from mechassay.runs.folder import RunFolder
@@ -129,7 +129,7 @@ def test_metrics_of_dictionaries_get_what_they_ask_for(tmp_path: Path) -> None:
         (replace(random, hook="resid.0"), "trained on resid.0"),
         (Identity(), "weights of a sparse autoencoder"),
     ):
-        given = Inputs(model, sae=wrong, site="resid.1@last")
+        given = GaugeInputs(model, sae=wrong, site="resid.1@last")
         with pytest.raises(BadUsage, match=match):
             given.dictionary  # noqa: B018
 

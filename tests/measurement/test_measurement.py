@@ -9,7 +9,7 @@ import pytest
 
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.measurement import GAUGES, Inputs, measure, null_table
+from mechassay.measurement import GAUGES, GaugeInputs, measure, null_table
 from mechassay.measurement.catalogue import (
     CRITERIA,
     RUBRIC,
@@ -114,7 +114,7 @@ def test_an_input_is_made_once_and_only_when_asked_for() -> None:
         made.append(1)
         return {"a": 1, "b": 2}
 
-    inputs = Inputs(rankings=rankings)
+    inputs = GaugeInputs(rankings=rankings)
     assert inputs.has("rankings") and not inputs.has("circuit|sae") and made == []
     assert inputs.rankings == inputs.rankings == {"a": 1, "b": 2} and made == [1]
     with pytest.raises(BadUsage, match="which is missing"):

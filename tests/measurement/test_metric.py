@@ -16,7 +16,7 @@ from mechassay.circuits.methods.random import Random
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.features.featurizer import Directions
 from mechassay.interventions.intervene import intervene
-from mechassay.measurement import Inputs, measure
+from mechassay.measurement import GaugeInputs, measure
 from mechassay.measurement.metrics.circuit_runs import (
     by_means,
     head_writers,
@@ -73,7 +73,7 @@ def test_the_true_circuit_is_detected_and_a_worthless_one_is_not(case: Case) -> 
 def test_heads_are_ablated_as_whole_writers(case: Case) -> None:
     graph, heads = case.model.graph, heads_of(case.circuit)
     assert bool(heads.any()) and not bool((heads & ~head_writers(graph)).any())
-    inputs = Inputs(case.model, pairs=case.pairs, train=case.train)
+    inputs = GaugeInputs(case.model, pairs=case.pairs, train=case.train)
     full, without, rest = by_means(
         inputs,
         [Circuit.full(graph), without_heads(graph, heads), only_heads(graph, heads)],

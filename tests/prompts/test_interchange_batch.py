@@ -394,7 +394,7 @@ def test_token_ids_that_make_no_batch(changes: dict[str, Any], said: str) -> Non
         ({"columns": {"x": (0, 0, 0)}}, "got a tuple of 3"),
         (
             {"base_mask": torch.ones(1, 2) > 0},
-            r"base_mask must have the shape .* \(1, 2\) for lists",
+            r"base_mask must be a tensor or array .* \(1, 2\) for tokens of lists",
         ),
     ],
 )

@@ -39,7 +39,7 @@ def test_a_measure_has_its_number_and_the_words_of_the_file() -> None:
 
 
 def test_an_interval_brings_its_level_and_a_plain_number_has_none() -> None:
-    texts = measure_texts("faithfulness")
+    texts = measure_texts("circuits")
     own = texts.measure("cmd", 0.5, Interval(0.4, 0.6, 0.9), of="control:random", n_undefined=2)
     assert (own.low, own.high, own.level, own.of, own.n_undefined) == (
         *(0.4, 0.6, 0.9),

@@ -218,10 +218,10 @@ def test_only_failures_and_nothing_at_all(page: Write) -> None:
         Failure(cell={"method": "a"}, error="E", message="one"),
         Failure(cell={"method": "b"}, error="E", message="two"),
     ]
-    _, found = page([], (), failures, kind="faithfulness")
+    _, found = page([], (), failures, kind="circuits")
     for part in ("There are no results.", "2 cells failed", "E: one", "E: two"):
         assert part in found.text
-    assert "There are no results." in page([], kind="faithfulness")[1].text
+    assert "There are no results." in page([], kind="circuits")[1].text
 
 
 def test_several_settings_stand_apart(page: Write, make_record: Make) -> None:
@@ -399,4 +399,4 @@ def test_printing(make_record: Make, undefined: Record, width: int) -> None:
 
 def test_nothing_to_print() -> None:
     assert results_table([]).rows == ()
-    print_report(Report(), Console(quiet=True), "faithfulness")
+    print_report(Report(), Console(quiet=True), "circuits")

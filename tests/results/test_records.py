@@ -46,7 +46,7 @@ CURVE = Table.of(
 
 def record(**changes: Any) -> Record:
     fields: dict[str, Any] = {
-        "kind": "faithfulness",
+        "kind": "circuits",
         "cell": {"model": "tiny", "task": "ioi", "method": "eap"},
         "specs": {
             "model": Spec(name="tiny", args={"family": "llama"}),

@@ -80,7 +80,7 @@ def test_markdown_has_the_words_and_tables() -> None:
     assert left_out == "\n" and "### Inner" in kept and "| x | 1 |" in kept and "svg" not in kept
 
 
-@pytest.mark.parametrize("kind", ["faithfulness", "accuracy", "strange"])
+@pytest.mark.parametrize("kind", ["circuits", "accuracy", "strange"])
 def test_every_measure_appears_on_its_page(make_record: Make, kind: str) -> None:
     """A metric needs no page of its own: its numbers are there because they are measures."""
     numbers = {"result": 0.8125, "model": 0.4375, "control:empty": 0.3125, "judge": 0.6875}

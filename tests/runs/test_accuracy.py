@@ -19,14 +19,9 @@ from mechassay.models.model import make_model
 from mechassay.results.page import Report, markdown, render
 from mechassay.results.plots import svg
 from mechassay.results.records import Failure, Measure, Record, Spec, Values, provenance
-from mechassay.runs.accuracy import (
-    ORIGINAL,
-    AccuracyExperiment,
-    AccuracyPage,
-    draw_accuracy,
-    score_task,
-    short,
-)
+from mechassay.runs.accuracy import AccuracyExperiment
+from mechassay.runs.accuracy_measures import ORIGINAL
+from mechassay.runs.accuracy_page import AccuracyPage, draw_accuracy, short
 from mechassay.tasks import load_task
 from mechassay.tasks.accuracy import score_prompts
 from mechassay.utils.display import SILENT
@@ -170,7 +165,8 @@ def test_short_names(kind: str, name: str) -> None:
 def test_columns_are_those_of_each_kind_by_itself(tmp_path: Path) -> None:
     model, task = make_model(*with_words(), name="tiny"), load_task("ioi")
     experiment = AccuracyExperiment(models=("tiny",), tasks=("ioi",), limit=20)
-    record = score_task(model, task, experiment, progress=SILENT)
+    about = {"models": {"tiny": model}, "progress": SILENT}
+    (record,) = ma.run(experiment, tmp_path / "run", **about).records
     assert record.values is not None
     examples = task.examples("test", model, limit=20, seed=0)
     kinds = (ORIGINAL, *task.counterfactuals)

@@ -30,7 +30,7 @@ from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.models.computing import computing
 from mechassay.models.sources import check_sources
-from mechassay.runs import execute
+from mechassay.runs import executors
 from mechassay.runs.cells import Cell, by_inputs, cell_name
 from mechassay.runs.executors import (
     CellLimits,
@@ -111,7 +111,7 @@ def test_each_worker_has_a_gpu(
 def test_workers_get_devices_and_how_to_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: CellLimits | None
 ) -> None:
-    monkeypatch.setattr(execute, "devices_of_workers", lambda device, n: ["cpu:0", "cpu:1"])
+    monkeypatch.setattr(executors, "devices_of_workers", lambda device, n: ["cpu:0", "cpu:1"])
     experiment, worker = MisbehavingExperiment(("one", "two", "three")), Worker(RunFolder(tmp_path))
     with computing("on"):
         Processes(2, limits).map(experiment, [[cell] for cell in experiment.cells()], worker)
@@ -273,10 +273,10 @@ def test_a_record_that_was_cut_off_is_set_aside_and_made_again(tmp_path: Path, k
     two = experiment(methods=("eap",), random_rankings=5)
     first = run(two, tmp_path / "run", progress=SILENT)
     before = numbers(tmp_path / "run")
-    file = first.folder.record_file(two.cells()[0].name)
+    file = RunFolder(first.folder).record_file(two.cells()[0].name)
     whole = file.read_bytes()
     file.write_bytes(whole[:keep])
-    with pytest.warns(UserWarning, match="was cut off: its cell is done again"):
+    with pytest.warns(UserWarning, match="was cut off: its cell is measured again"):
         run(two, tmp_path / "run", progress=SILENT)
     assert numbers(tmp_path / "run") == before
     (aside,) = file.parent.glob("*.cut-off-*")
@@ -549,7 +549,7 @@ def test_results_show_the_others_where_a_record_is_refused(tmp_path: Path) -> No
     file = folder.record_file("one")
     file.write_text(file.read_text().replace("float32", "float64"))
     results = read_report(folder, experiment.cells())
-    assert [cell.name for cell, _ in results.done] == ["two"]
+    assert list(results.by_name) == ["two"]
     [failure] = results.failures
     assert failure.error == "BadFile" and f"{file}: was edited" in failure.message
     assert f"failed: {file}: was edited" in results._repr_html_()  # pyright: ignore[reportPrivateUsage]

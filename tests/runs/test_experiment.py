@@ -84,7 +84,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         found: list[tuple[Any, Path]] = []
         monkeypatch.setattr(
             execution,
-            "execute",
+            "run_and_show",
             lambda experiment, *, output, **_: found.append((experiment, output)),
         )
         program, *words = shlex.split(line)

@@ -173,7 +173,7 @@ def test_the_command_gives_the_experiment_again(
 ) -> None:
     """One edge is typed 1, all edges 1.0."""
     found: list[RobustExperiment] = []
-    monkeypatch.setattr(execution, "execute", lambda experiment, **_: found.append(experiment))
+    monkeypatch.setattr(execution, "run_and_show", lambda experiment, **_: found.append(experiment))
     assert run(*shlex.split(command_line(experiment))[1:]).code == 0
     assert found == [experiment]
     assert [type(size) for size in found[0].sizes] == [type(size) for size in experiment.sizes]

@@ -84,10 +84,10 @@ def test_given_features_are_measured_as_those_that_a_search_has_found(tmp_path: 
         test_limit=JOB.test_limit,
     )
     results = run(search, tmp_path / "search", progress=SILENT)
-    (cell, found), *_ = results.done
-    folder = str(results.folder.path / "alignments" / cell.name)
+    (name, found), *_ = results.by_name.items()
+    folder = str(results.folder / "alignments" / name)
     record = one(tmp_path / "given", alignments=(folder,))
-    assert record.kind == found.kind == "variables"
+    assert (record.kind, found.kind) == ("alignments", "variables")
     assert record.values == found.values and record.data == found.data
     for name in ("iia", "gain", "validation", "log_odds", "kl"):
         assert record.measure(name) == found.measure(name)
@@ -288,7 +288,7 @@ def test_of_a_submission_to_mib_those_folders_count_that_are_about_the_model(
     local.mkdir()
     (local / "config.json").write_text('{"architectures": ["Gemma2ForCausalLM"]}')
     (of_gemma,) = replace(experiment, model=str(local)).cells()
-    assert of_gemma.of["variable"] == "answer"
+    assert of_gemma.labels["variable"] == "answer"
     inside = experiment.given[0].inside
     (alone,) = replace(experiment, alignments=(str(folder / inside),)).given
     assert alone.inside == inside and alone.sha256 == experiment.given[0].sha256
@@ -441,8 +441,8 @@ def test_what_is_found_is_at_its_home_and_a_wrong_hypothesis_is_not_found(
 
 
 def test_a_cell_leaves_its_features_and_says_what_it_ran_on(results: Report) -> None:
-    for cell, record in results.done:
-        kept = VariableAlignment.load(results.folder.path / "alignments" / cell.name)
+    for name, record in results.by_name.items():
+        kept = VariableAlignment.load(results.folder / "alignments" / name)
         (site,) = kept.fit.sites
         assert kept.method == record.method.name
         assert str(site) == record.method.args["site"]
@@ -450,7 +450,7 @@ def test_a_cell_leaves_its_features_and_says_what_it_ran_on(results: Report) -> 
         for chosen in record.data.values():
             assert chosen.kept > 0 and chosen.counts["label changes"] <= chosen.kept
         assert record.values is not None and len(record.values.ids) == record.data["test"].kept
-    assert not list((results.folder.path / "training").rglob("*.pt")), "trainings are done"
+    assert not list((results.folder / "training").rglob("*.pt")), "trainings are done"
 
 
 def test_a_folder_grows_by_a_featurizer(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_console_keeps_names_and_verdicts_whole(results: Report, width: int) -
 
 
 def test_the_page_is_whole(results: Report) -> None:
-    page = unescape((results.folder.path / "report.html").read_text("utf-8"))
+    page = unescape((results.folder / "report.html").read_text("utf-8"))
     assert page.count('<svg role="img"') >= len(results.records)
     assert "Accuracy on test pairs by layer and position" in page
     for term in ("Gain", "Random variable", "Untrained model", "Found", "Not trained"):

@@ -43,11 +43,12 @@ from rich.console import Console
 from mechassay.adversarial.experiments import AdversarialExperiment
 from mechassay.adversarial.inputs import AdversarialInputs
 from mechassay.adversarial.options import PaperOptions
+from mechassay.adversarial.pages import AdversarialPage
 from mechassay.errors import MechassayError
 from mechassay.models.model import Model
 from mechassay.results.console import print_text
 from mechassay.results.curves import EMPTY
-from mechassay.results.page import NOTHING, Page, Report, Section, Text, TextTable
+from mechassay.results.page import NOTHING, Report, Section, Text, TextTable
 from mechassay.results.records import Record, Table
 from mechassay.results.sections import failed_checks, framed, run_section
 from mechassay.results.text import nats, plain_number, summary
@@ -214,7 +215,7 @@ def printed_column(pairs: str, task: str) -> tuple[float, ...]:
     return tuple(float(table["rows"][name].split()[place]) for name in ROWS)
 
 
-class PaperPage(Page):
+class PaperPage(AdversarialPage):
     """Three circuits of the literature under adversarial evaluation."""
 
     def title(self, report: Report) -> str:

@@ -89,7 +89,7 @@ def print_cost(
         return lambda *_: None
     cost_of = COSTS.load(experiment.kind)
     try:
-        cost = replace(cost_of(experiment, left, worker.device), processes=n_processes)
+        cost = replace(cost_of(experiment, left, worker), processes=n_processes)
     except MechassayError as error:
         # What is wrong is for the cells to say; those of other models may be done.
         typer.echo(f"plan: not known before it is run: {first_line(error)}", err=True)
@@ -103,7 +103,7 @@ def print_cost(
             return
         from mechassay.runs.costs import RANGE_MEASURED, duration
 
-        once = cost_of(experiment, [cell], worker.device).cell_seconds
+        once = cost_of(experiment, [cell], worker).cell_seconds
         rest = cost.cell_seconds - once
         if not once or rest <= 0:
             return  # Calculations are estimated at 0 s: they correct nothing, and need no estimate.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json as encoder
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,7 +42,11 @@ def plan_command(app_for: Callable[[list[str]], typer.Typer]) -> Callable[..., N
         costs: list[Cost] = []
 
         def planned(experiment: Any, device: str) -> None:
-            costs.append(COSTS.load(experiment.kind)(experiment, experiment.cells(), device))
+            from mechassay.runs.folder import RunFolder
+            from mechassay.runs.worker import Worker
+
+            worker = Worker(RunFolder(Path()), device)
+            costs.append(COSTS.load(experiment.kind)(experiment, experiment.cells(), worker))
 
         token = PLANNED.set(planned)
         try:

@@ -36,16 +36,16 @@ def report(
         typer.echo(f"Index: {write_index(folder)}")
         return
     experiment = stored_experiment(folder)
-    found = read_report(RunFolder(folder), experiment.cells())
-    if not found.records:
+    stored = read_report(RunFolder(folder), experiment.cells())
+    if not stored.records:
         refused = [
-            failure.message for failure in found.failures if failure.error == BadFile.__name__
+            failure.message for failure in stored.failures if failure.error == BadFile.__name__
         ]
         raise BadFile(refused[0] if refused else f"{folder}: the run has no finished cells yet.")
     if tables is not None:
-        written = write_each_table(tables, found)
+        written = write_each_table(tables, stored)
         typer.echo(f"{tables}: {counted(len(written), 'table')}, as CSV and LaTeX")
-    show(experiment, replace(found, page=experiment.write(found)))
+    show(experiment, replace(stored, page=experiment.write(stored)))
 
 
 def run_cells(

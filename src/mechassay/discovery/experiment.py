@@ -67,8 +67,9 @@ from mechassay.results.page import Report
 from mechassay.results.records import Record
 from mechassay.results.report import write_page
 from mechassay.runs.cells import Cell, cell_name, shown_model
-from mechassay.runs.experiment import Experiment, command_line, default_folder, specs_of
+from mechassay.runs.experiment import Experiment, command_line, default_folder
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.inputs import specs_of
 from mechassay.runs.run import run
 from mechassay.runs.worker import Worker
 from mechassay.tasks import TASKS, Keep

@@ -142,14 +142,10 @@ class GymPage(Page):
         return draw_odds(first.layers, first.regions, first.values, title=first.title, ax=ax)
 
     def recomputed(self, record: Record) -> list[Measure]:
-        return recomputed_odds(record)
-
-
-def recomputed_odds(record: Record) -> list[Measure]:
-    """Return the accuracy; the odds of methods and their controls, and their differences."""
-    names = record.values.columns if record.values else ()
-    odds = {f"{ORIGINAL}_{name}": name for name in names if name != RIGHT}
-    return list(means(record, {"accuracy": RIGHT, **odds}))
+        """The accuracy; the odds of methods and their controls, and their differences."""
+        names = record.values.columns if record.values else ()
+        odds = {f"{ORIGINAL}_{name}": name for name in names if name != RIGHT}
+        return list(means(record, {"accuracy": RIGHT, **odds}))
 
 
 def _tables_in(section: Section) -> list[TextTable]:
@@ -430,7 +426,7 @@ DIRECTIONS_READING = {
 }
 
 
-class DirectionsPage(Page):
+class DirectionsPage(GymPage):
     """Directions of others on gym tasks."""
 
     def title(self, report: Report) -> str:
@@ -462,9 +458,6 @@ class DirectionsPage(Page):
             folded=_directions_figures(records),
             reading=DIRECTIONS_READING,
         )
-
-    def recomputed(self, record: Record) -> list[Measure]:
-        return recomputed_odds(record)
 
 
 def _directions_figures(records: Sequence[Record]) -> list[Section]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mechassay.measurement.measurement import Scenario as Scenario
     from mechassay.measurement.metric import NEEDS as NEEDS
     from mechassay.measurement.metric import Gauge as Gauge
-    from mechassay.measurement.metric import Inputs as Inputs
+    from mechassay.measurement.metric import GaugeInputs as GaugeInputs
     from mechassay.measurement.metric import measure as measure
     from mechassay.measurement.metric import null_table as null_table
 

@@ -30,7 +30,14 @@ from mechassay.features.sae import load_sae
 from mechassay.features.sae_releases import is_release, sae_of_site
 from mechassay.interventions.site import load_site
 from mechassay.measurement.gauges import ALL_GAUGES, all_gauges, gauge_name, metric_of
-from mechassay.measurement.metric import SOURCES, Inputs, Store, Trainer, load_gauge, missing_inputs
+from mechassay.measurement.metric import (
+    SOURCES,
+    GaugeInputs,
+    Store,
+    Trainer,
+    load_gauge,
+    missing_inputs,
+)
 from mechassay.measurement.options import MeasureOptions
 from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
@@ -421,14 +428,14 @@ class MeasureInputs:
             specs |= RUN_INPUTS[name].specs(self)
         return specs, data
 
-    def inputs(self, pairs: Pairs | None, metric: str) -> Inputs:
+    def inputs(self, pairs: Pairs | None, metric: str) -> GaugeInputs:
         """What a metric is given; each thing is made when it asks for it."""
 
         def maker(own: RunInput) -> Callable[[], Any]:
             return lambda: own.make(self, pairs)
 
         known = self.experiment.given(self.model_name, metric)
-        return Inputs(
+        return GaugeInputs(
             more={
                 name: maker(RUN_INPUTS[name])
                 for name in known

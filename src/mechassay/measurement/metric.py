@@ -4,7 +4,7 @@ A gauge runs models for a metric (`measurement.gauges` has their names). It is a
 so that settings may follow its name: "EX25:n_runs=5".
 
 A metric names what it needs (`NEEDS`): a model, prompts, circuits, and what some need beside.
-`Inputs` holds what is given. Anything may be a function without arguments that makes it: it is
+`GaugeInputs` holds what is given. Anything may be a function without arguments that makes it: it is
 called once, when a metric first asks. What is missing is an error that says how to give it.
 """
 
@@ -48,7 +48,7 @@ NEEDS: Mapping[str, str] = {
     "trainer": "texts to train dictionaries on, and a site (--texts, --site)",
     "records": "the folder of a run of circuits on several tasks (--records)",
 }
-"""Inputs, and how they are given."""
+"""GaugeInputs, and how they are given."""
 SOURCES = Registry(
     "source of inputs", {"dictionaries": "mechassay.saes.inputs:DictionarySource"}, plural="inputs"
 )
@@ -88,7 +88,7 @@ class Trainer(Protocol):
         ...
 
 
-class Inputs:
+class GaugeInputs:
     """What a metric of measurement may ask for.
 
     Args:
@@ -334,7 +334,7 @@ class Gauge(ABC):
             cls.id, cls.needs = cls.about.id, cls.about.needs
 
     @abstractmethod
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         """Return both variants of the metric.
 
         Raises:
@@ -368,13 +368,13 @@ def measure(metric: str, model: Any = None, **inputs: Any) -> Measurement:
 
     Args:
         metric: its name or its script's, with settings if wanted.
-        inputs: see `Inputs`.
+        inputs: see `GaugeInputs`.
 
     Raises:
         UnknownName: no such metric.
         BadUsage: an input is missing; the message says which and how it is given.
     """
-    gauge, given = load_gauge(metric), Inputs(model, **inputs)
+    gauge, given = load_gauge(metric), GaugeInputs(model, **inputs)
     if missing := given.missing(gauge.needs):
         raise BadUsage(f"{gauge.id} needs {', and '.join(missing)}.")
     return gauge.measure(given)

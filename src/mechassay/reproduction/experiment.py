@@ -339,10 +339,10 @@ class ReproductionExperiment(ReproductionOptions, Experiment):
 
 
 def reproduction_cost(
-    experiment: ReproductionExperiment, cells: Sequence[Cell], device: str
+    experiment: ReproductionExperiment, cells: Sequence[Cell], worker: Worker
 ) -> Cost:
     """What the cells of a reproduction take, each as long as the published one; see `experiment.cost`."""
-    place, held = check_device(device), costs.CHUNK * CPU_BUDGET
+    place, held = check_device(worker.device), costs.CHUNK * CPU_BUDGET
     works = tuple(
         costs.Work(
             experiment.wish(cell).source,

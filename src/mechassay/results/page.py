@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from markupsafe import Markup
 
 from mechassay.errors import BadUsage
-from mechassay.results.records import page_of
 from mechassay.utils.display import OneLine, Tabular, html_facts, html_table, interval
 from mechassay.utils.files import csv_text
 
@@ -421,6 +420,8 @@ class Report(OneLine, Tabular):
     @property
     def answers(self) -> list[str]:
         """The sentences that the page begins with; none if there is no record."""
+        from mechassay.results.records import page_of  # Only people who look at it need it.
+
         kinds = dict.fromkeys(record.kind for record in self.records)
         return [
             sentence
@@ -480,6 +481,8 @@ class Report(OneLine, Tabular):
         Raises:
             BadUsage: there is nothing to draw.
         """
+        from mechassay.results.records import page_of
+
         kinds = {record.kind for record in self.records}
         figure = page_of(kinds.pop()).draw_all(self.records) if len(kinds) == 1 else None
         if figure is None:

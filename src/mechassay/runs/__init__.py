@@ -40,4 +40,4 @@ COSTS = Registry(
     },
     plural="costs",
 )
-"""What says the cost of a run's cells, (experiment, cells, device) -> `runs.costs.Cost`, by its kind."""
+"""What says the cost of a run's cells, (experiment, cells, worker) -> `runs.costs.Cost`, by its kind."""

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from mechassay.runs import options
-from mechassay.runs.experiment import Experiment, Inputs
+from mechassay.runs.experiment import Experiment
+from mechassay.runs.inputs import Inputs
 from mechassay.runs.options import option
 from mechassay.tasks import TASKS
 

@@ -25,7 +25,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -34,64 +33,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 from mechassay.errors import BadUsage, one_of
 from mechassay.runs import EXPERIMENTS
 from mechassay.runs.cells import LONGEST, Cell, cell_name, shown_model
-from mechassay.runs.options import Option, options_of
-from mechassay.utils.display import Progress
+from mechassay.runs.inputs import Inputs
+from mechassay.runs.options import DEFINITIONS, Option, options_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from mechassay.models.model import Model
-    from mechassay.prompts.pairs import Pairs
     from mechassay.results.page import Report
-    from mechassay.results.records import Record, Selection, Spec
+    from mechassay.results.records import Record
     from mechassay.results.result import RecordContents, Result
     from mechassay.runs.worker import Worker
     from mechassay.tasks.task import Task
 
 PROGRAM = "mechassay"
-DEFINITIONS = "definitions"
-"""The part of a plan that says which version each definition had that it names."""
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C in a cell that cannot go on where it was; the message says what was kept."""
 
     code: ClassVar[int] = 130
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What the cells of one model and task are measured on.
-
-    Attributes:
-        pairs: by role, such as train and test.
-        asked: what was asked of the task, such as the split; it is stored beside the task.
-    """
-
-    model: Model
-    task: Task
-    pairs: Mapping[str, Pairs]
-    asked: Mapping[str, Any]
-    progress: Progress
-
-    def data(self) -> dict[str, Selection]:
-        """Return what was chosen for each role, with the hash of its content."""
-        from mechassay.results.records import Selection
-
-        return {role: Selection.of(pairs.selection()) for role, pairs in self.pairs.items()}
-
-    def specs(self) -> dict[str, Spec]:
-        """Return the model and the task as records have them."""
-        return specs_of(self.model, self.task, self.asked)
-
-
-def specs_of(model: Model, task: Task, asked: Mapping[str, Any]) -> dict[str, Spec]:
-    """Return a model and a task as records have them, with what was asked of the task."""
-    from mechassay.results.records import Spec
-    from mechassay.tasks.task import settings_of
-
-    about = {**asked, **settings_of(task)}
-    return {"model": model.spec(), "task": Spec(name=task.name, version=task.version, args=about)}
 
 
 class Experiment:

@@ -27,7 +27,7 @@ from mechassay.errors import BadFile, BadUsage, first_line
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Record, Selection, first_mistake
 from mechassay.runs.cells import Cell
-from mechassay.runs.experiment import DEFINITIONS
+from mechassay.runs.options import DEFINITIONS
 from mechassay.utils.files import write_text
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")

@@ -14,6 +14,8 @@ from mechassay.errors import BadUsage
 from mechassay.tasks import MOST_PAIRS
 
 Role = Literal["planned", "free", "secret"]
+DEFINITIONS = "definitions"
+"""The part of plan.json that says which version each definition had that the options name."""
 
 
 @dataclass(frozen=True)

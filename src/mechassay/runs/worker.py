@@ -21,8 +21,8 @@ from mechassay.models.replicas import Replicas
 from mechassay.results.records import Provenance, Record, Spec, Values, provenance
 from mechassay.results.result import Result
 from mechassay.runs.cells import Cell, contents_of
-from mechassay.runs.experiment import Inputs, experiment_of
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.inputs import Inputs
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, Progress
@@ -99,8 +99,11 @@ class Worker:
         for name in sorted(self.folder.cells_with_records() - self._looked_at.keys()):
             if not self._looked_at:
                 # The plan has the cells of all that was ever asked for, not of this command alone.
-                every = experiment_of(self.folder.plan()) if self.folder.has_plan else experiment
-                self._cells = {own.name: own for own in every.cells()}
+                plan = self.folder.plan() if self.folder.has_plan else {}
+                lists = {
+                    x: tuple(plan[x]) for x in experiment.grows if isinstance(plan.get(x), list)
+                }
+                self._cells = {own.name: own for own in replace(experiment, **lists).cells()}
             self._looked_at[name] = None
             with suppress(BadFile):  # Its own cell says that it cannot be read.
                 if name in self._cells:

@@ -43,7 +43,7 @@ from mechassay.circuits.scores import EdgeScores, Scores
 from mechassay.features.featurizer import ChosenFeatures, Featurizer, exchanged
 from mechassay.features.finder import STORED, Finder, Fit
 from mechassay.interventions.site import SiteLike, load_site
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
@@ -413,14 +413,14 @@ def check_gauge(gauge: Gauge, **inputs: Any) -> None:
 
     Args:
         inputs: what the gauge needs, for example `model`, `pairs` and `circuit`; see
-            `mechassay.measurement.Inputs`.
+            `mechassay.measurement.GaugeInputs`.
     """
     params: Any = getattr(type(gauge), "__dataclass_params__", None)
     assert params is not None and params.frozen, "gauges are values: frozen dataclasses"
     assert gauge.id and gauge.version >= 1
-    given = Inputs(**inputs)
+    given = GaugeInputs(**inputs)
     assert not given.missing(gauge.needs), f"{gauge.id} needs {given.missing(gauge.needs)}"
-    results = [gauge.measure(Inputs(**inputs)) for _ in range(2)]
+    results = [gauge.measure(GaugeInputs(**inputs)) for _ in range(2)]
     records = [result.record() for result in results]
     first, again = (record.model_dump(include={"measures", "tables"}) for record in records)
     assert repr(first) == repr(again), "two calls differ"

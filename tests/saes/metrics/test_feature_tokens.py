@@ -25,7 +25,7 @@ from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
 from mechassay.measurement import measure
 from mechassay.measurement.measurement import Measurement
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import GaugeInputs
 from mechassay.models.model import Model, make_model
 from mechassay.saes import ActivationStore, StoreSettings, store_activations
 from mechassay.saes.feature_matching import random_sae
@@ -63,12 +63,12 @@ def test_held_out_values_are_of_all_test_documents() -> None:
     assert len(store.shards("test")) == 2
     # The defect: about so many values are one shard, the first.
     assert store.shards("test", 100) == [0]
-    found, values = held_out(Inputs(more={"texts": store}), rows=100), store.values("test")
+    found, values = held_out(GaugeInputs(more={"texts": store}), rows=100), store.values("test")
     assert len(found) == 100 and torch.equal(found[0], values[0])
     assert torch.equal(found[-1], values[-1])
     places = (found[:, None] == values[None]).all(2).float().argmax(1)
     assert int(places.diff().min()) >= 3 and int(places.diff().max()) <= 4
-    assert torch.equal(held_out(Inputs(more={"texts": store})), values)
+    assert torch.equal(held_out(GaugeInputs(more={"texts": store})), values)
 
 
 @pytest.mark.parametrize("metric", ["M07", "M09", "M11"])

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from mechassay.circuits import Circuit, evaluate
-from mechassay.measurement import Condition, Gauge, Inputs, Measurement, NullTable, Scenario
+from mechassay.measurement import Condition, Gauge, GaugeInputs, Measurement, NullTable, Scenario
 from mechassay.measurement.catalogue import (
     PageMetric,
     flag,
@@ -78,7 +78,7 @@ class SignAgreement(Gauge):
     about: ClassVar[PageMetric] = METRIC
     version: ClassVar[int] = 1
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         full = Circuit.full(inputs.model.graph)
         differences = evaluate(
             inputs.model,

@@ -35,7 +35,7 @@ from mechassay.errors import BadUsage, one_of
 from mechassay.features.probes import logistic_weights
 from mechassay.interventions.intervene import site_values
 from mechassay.interventions.site import Site
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import GaugeInputs
 from mechassay.models.graph import Graph
 from mechassay.models.objectives import least_size
 from mechassay.prompts.batch import Batch
@@ -76,7 +76,7 @@ def only_heads(graph: Graph, heads: Bool[Tensor, "writers"]) -> Circuit:
     return Circuit.of_nodes(graph, heads | ~head_writers(graph))
 
 
-def by_means(inputs: Inputs, circuits: Sequence[Circuit]) -> Float[np.ndarray, "circuits n"]:
+def by_means(inputs: GaugeInputs, circuits: Sequence[Circuit]) -> Float[np.ndarray, "circuits n"]:
     """The objective of circuits where ablated edges carry means of the train prompts."""
     model = inputs.model
     batch = ablate(model, inputs.batch, "mean", data=inputs.train, progress=inputs.progress)
@@ -84,7 +84,7 @@ def by_means(inputs: Inputs, circuits: Sequence[Circuit]) -> Float[np.ndarray, "
 
 
 def by_counterfactual(
-    inputs: Inputs, circuits: Sequence[Circuit]
+    inputs: GaugeInputs, circuits: Sequence[Circuit]
 ) -> Float[np.ndarray, "circuits n"]:
     """The objective of circuits where ablated edges carry the counterfactual run."""
     return evaluate(
@@ -139,7 +139,7 @@ def _recovery(
 
 def run_base(
     name: str,
-    inputs: Inputs,
+    inputs: GaugeInputs,
     rows: Rows,
     rng: np.random.Generator,
     *,
@@ -186,14 +186,14 @@ def _pieces(n: int, rng: np.random.Generator) -> list[list[int]]:
     return [list(range(begin, min(begin + size, n))) for begin in range(0, n, size)]
 
 
-def probe_site(inputs: Inputs) -> Site:
+def probe_site(inputs: GaugeInputs) -> Site:
     """The site that was given, or the stream after the middle block, at the last token."""
     if inputs.has("site"):
         return inputs.site
     return Site((inputs.model.graph.n_layers - 1) // 2)
 
 
-def _values(inputs: Inputs, batch: Batch, site: Site) -> tuple[Tensor, Tensor]:
+def _values(inputs: GaugeInputs, batch: Batch, site: Site) -> tuple[Tensor, Tensor]:
     """The site's values at the last token of the clean and of the counterfactual prompts."""
     rows = torch.arange(len(batch), device=batch.clean.device)
     columns = torch.full_like(rows, batch.n_tokens - 1)
@@ -205,7 +205,7 @@ def _values(inputs: Inputs, batch: Batch, site: Site) -> tuple[Tensor, Tensor]:
 
 
 def _probe(
-    inputs: Inputs, site: Site, rng: np.random.Generator, share: float
+    inputs: GaugeInputs, site: Site, rng: np.random.Generator, share: float
 ) -> tuple[Float[Tensor, "d"], float]:
     train = inputs.train
     n = max(2, round(share * len(train)))
@@ -221,7 +221,7 @@ def _probe(
 
 
 def _margins(
-    inputs: Inputs, batch: Batch, site: Site, weights: Tensor, bias: float
+    inputs: GaugeInputs, batch: Batch, site: Site, weights: Tensor, bias: float
 ) -> Float[np.ndarray, "2 n"]:
     """How far the probe is right, of clean and counterfactual prompts."""
     clean, other = _values(inputs, batch, site)

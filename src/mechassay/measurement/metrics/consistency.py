@@ -51,7 +51,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.circuit_runs import by_counterfactual
 from mechassay.measurement.metrics.discriminability import cohens_d
 from mechassay.measurement.metrics.method_agreement import rank_correlation
@@ -291,7 +291,7 @@ def null_invariance(
 SIZES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
-def circuits_of(inputs: Inputs) -> list[Circuit]:
+def circuits_of(inputs: GaugeInputs) -> list[Circuit]:
     """The different circuits of all methods at several sizes, without those that are empty."""
     circuits: dict[Circuit, None] = {}
     for scores in inputs.rankings.values():
@@ -308,7 +308,7 @@ class InternalConsistency(Gauge):
 
     about: ClassVar[PageMetric] = page_metric(CONSISTENCY)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         values = by_counterfactual(inputs, circuits_of(inputs))
         return internal_consistency(values, seed=inputs.seed)
 
@@ -323,7 +323,7 @@ class GroupInvariance(Gauge):
 
     about: ClassVar[PageMetric] = page_metric(INVARIANCE)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         values = by_counterfactual(inputs, circuits_of(inputs))
         return invariance(values, inputs.labels)
 

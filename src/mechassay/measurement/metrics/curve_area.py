@@ -53,7 +53,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.circuit_runs import by_means, head_writers, only_heads
 from mechassay.models.graph import Graph
 from mechassay.results.records import Table
@@ -201,7 +201,7 @@ class FaithfulnessArea(Gauge):
     about: ClassVar[PageMetric] = page_metric(ID)
     version: ClassVar[int] = 3
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         _, scores = inputs.ranking
         model, batch, n = inputs.model, inputs.batch, len(inputs.batch)
         controls = run_controls(model, batch, inputs.objective, progress=inputs.progress)
@@ -241,7 +241,7 @@ class FaithfulnessArea(Gauge):
         notes = [flag("not_ranked")]
         return curve_area(self._page(inputs), repaired, mib=mib, n=n, flags=notes, strict_f=drawn)
 
-    def _page(self, inputs: Inputs) -> Float[np.ndarray, "sizes"]:
+    def _page(self, inputs: GaugeInputs) -> Float[np.ndarray, "sizes"]:
         graph = inputs.model.graph
         kept = [only_heads(graph, heads_in_layer_order(graph, size)) for size in FRACTIONS]
         values = by_means(inputs, [Circuit.full(graph), *kept])

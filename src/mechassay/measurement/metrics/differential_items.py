@@ -57,7 +57,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.discriminability import cohens_d, hedges_g
 from mechassay.prompts.pairs import Pair
 from mechassay.results.records import Table, Values
@@ -500,7 +500,7 @@ class DifferentialItems(Gauge):
 
     about: ClassVar[PageMetric] = page_metric(ID)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         """Return both variants on prompts with names of each kind.
 
         Raises:

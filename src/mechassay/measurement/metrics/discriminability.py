@@ -58,7 +58,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.circuit_runs import by_counterfactual
 from mechassay.models.objectives import least_size
 from mechassay.results.records import Table
@@ -252,7 +252,7 @@ class Audit(Gauge):
         {"page": "discriminability_d", "repaired": "difference_low"}
     )
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         pairs: list[ConfigurationPair] = []
         flags: list[Flag] = []
         if inputs.has("circuit"):
@@ -264,7 +264,7 @@ class Audit(Gauge):
             pairs.append(self._dictionaries(inputs))
         return discriminability(pairs, flags=flags, n_prompts=len(inputs.batch))
 
-    def _circuits(self, inputs: Inputs) -> ConfigurationPair:
+    def _circuits(self, inputs: GaugeInputs) -> ConfigurationPair:
         circuit, graph = inputs.circuit, inputs.model.graph
         random = Random(seed=inputs.seed).draw(graph).top(len(circuit))
         arms = [Circuit.full(graph), Circuit.empty(graph), circuit, random]
@@ -282,7 +282,7 @@ class Audit(Gauge):
         name = f"circuit of {len(circuit)} edges, as many random edges"
         return self._pair(name, inputs, parts, of(2), of(3))
 
-    def _dictionaries(self, inputs: Inputs) -> ConfigurationPair:
+    def _dictionaries(self, inputs: GaugeInputs) -> ConfigurationPair:
         model, batch, site = inputs.model, inputs.batch, inputs.site
         width = self._width(inputs)
         order = torch.from_numpy(np.random.default_rng(inputs.seed).permutation(width))
@@ -308,7 +308,7 @@ class Audit(Gauge):
 
         return self._pair(name, inputs, parts, kept(1), kept(2))
 
-    def _width(self, inputs: Inputs) -> int:
+    def _width(self, inputs: GaugeInputs) -> int:
         """How many features the dictionary has."""
         width = inputs.site.check(inputs.model).width(inputs.model.decoder)
         nothing = torch.zeros((1, width), device=inputs.model.device, dtype=inputs.model.dtype)
@@ -322,7 +322,7 @@ class Audit(Gauge):
     def _pair(
         self,
         name: str,
-        inputs: Inputs,
+        inputs: GaugeInputs,
         parts: Float[np.ndarray, "parts n"],
         better: Callable[[Means], np.ndarray],
         worse: Callable[[Means], np.ndarray],

@@ -49,7 +49,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.circuit_runs import (
     by_counterfactual,
     by_means,
@@ -268,7 +268,7 @@ class DPrime(Gauge):
 
     about: ClassVar[PageMetric] = page_metric(ID)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         circuit, graph, batch = inputs.circuit, inputs.model.graph, inputs.batch
         heads = heads_of(circuit)
         flags: list[Flag] = []

@@ -40,7 +40,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.discriminability import pooled_sd
 from mechassay.results.records import Table
 from mechassay.stats.intervals import resolved_difference, student_interval
@@ -164,7 +164,7 @@ class IncrementalValidity(Gauge):
     about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 6
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         # The measure by model and task, then by method; undefined ones are left out.
         table: dict[str, dict[str, float]] = {}
         for record in inputs.records:

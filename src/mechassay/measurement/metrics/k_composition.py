@@ -54,7 +54,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.circuit_runs import heads_of
 from mechassay.models.decoder import Attention, Decoder, Norm, Projection, at_least_fp32
 from mechassay.models.graph import SLOTS, Graph
@@ -278,7 +278,7 @@ class KComposition(Gauge):
     about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 20
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         decoder, circuit = inputs.model.decoder, inputs.circuit
         graph = circuit.graph
         own = heads_of(circuit)

@@ -50,7 +50,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.circuit_runs import head_writers
 from mechassay.results.records import Table
 from mechassay.stats.intervals import percentile_interval
@@ -433,7 +433,7 @@ class Convergence(Gauge):
     about: ClassVar[PageMetric] = page_metric(CONVERGENT)
     default_n: ClassVar[int] = 144
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         rankings = inputs.rankings
         return convergence(
             head_scores(rankings),
@@ -455,7 +455,7 @@ class Discrimination(Gauge):
     about: ClassVar[PageMetric] = page_metric(DISCRIMINANT)
     default_n: ClassVar[int] = 144
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         own, other = inputs.rankings, inputs.other_rankings
         if set(own) != set(other):
             raise BadUsage(
@@ -483,7 +483,7 @@ class RaterAgreement(Gauge):
     about: ClassVar[PageMetric] = page_metric(RATERS)
     default_n: ClassVar[int] = 5000
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         rankings = inputs.rankings
         return rater_agreement(edge_scores(rankings), list(rankings), size=self.size)
 

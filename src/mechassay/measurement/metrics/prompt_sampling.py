@@ -47,7 +47,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.circuit_runs import by_counterfactual
 from mechassay.results.records import Table, Values
 from mechassay.stats.intervals import Interval, resolved_difference
@@ -274,7 +274,7 @@ def null_seeds(
 Parts = tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"] | None, Float[np.ndarray, "n"] | None]
 
 
-def prompt_parts(inputs: Inputs) -> Parts:
+def prompt_parts(inputs: GaugeInputs) -> Parts:
     """Above and below the line of a circuit's faithfulness, and above it of as many random edges;
     without a circuit, the model's objective.
     """
@@ -297,7 +297,7 @@ class PromptBootstrap(Gauge):
     about: ClassVar[PageMetric] = page_metric(BOOTSTRAP)
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         above, below, _ = prompt_parts(inputs)
         return prompt_bootstrap(
             above,
@@ -322,7 +322,7 @@ class SeedVariance(Gauge):
     about: ClassVar[PageMetric] = page_metric(SEEDS)
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         above, below, control = prompt_parts(inputs)
         return seed_variance(
             above,

@@ -47,7 +47,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.circuit_runs import BASE_NAMES, run_base
 from mechassay.results.records import Table, Values
 from mechassay.stats.intervals import (
@@ -269,7 +269,7 @@ class Reproducibility(Gauge):
     def __post_init__(self) -> None:
         one_of("base metric", self.metric, BASE_NAMES)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         batch, n = inputs.batch, len(inputs.batch)
         size = max(2, round(self.share * n))
         items = np.full((2, self.n_runs, n), np.nan)

@@ -55,7 +55,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.contrast_directions import (
     CONTROL,
     RANK_SHARE,
@@ -415,7 +415,7 @@ class SafetySubspace(Gauge):
     about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 60
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         """Return both variants on the values of the contrasts' texts.
 
         Raises:

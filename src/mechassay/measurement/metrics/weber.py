@@ -51,7 +51,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.measurement.metrics.circuit_runs import head_writers, heads_of, named_heads
 from mechassay.measurement.metrics.method_agreement import rank_correlation
 from mechassay.results.records import Table
@@ -320,7 +320,7 @@ class WeberFechner(Gauge):
     about: ClassVar[PageMetric] = page_metric(ID)
     version: ClassVar[int] = 2
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         graph, rng = inputs.model.graph, np.random.default_rng(inputs.seed)
         inside = heads_of(inputs.circuit)
         own, others = (
@@ -344,7 +344,7 @@ class WeberFechner(Gauge):
         )
 
     def _responses(
-        self, inputs: Inputs, heads: Sequence[HeadName]
+        self, inputs: GaugeInputs, heads: Sequence[HeadName]
     ) -> list[Float[np.ndarray, "levels scales"]]:
         """The mean logit difference with each head at levels and scales."""
         grid = np.round(np.outer(LEVELS, SCALES), 10)

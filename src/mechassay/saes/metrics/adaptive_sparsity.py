@@ -46,7 +46,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.saes.feature_matching import needed_by
 from mechassay.saes.metrics.feature_tokens import given_dictionary
 from mechassay.stats.intervals import (
@@ -270,7 +270,7 @@ class AdaptiveSparsity(Gauge):
     about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = SIMULATED
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         sae, store = given_dictionary(inputs)
         total = store.n_rows("test")
         some = (

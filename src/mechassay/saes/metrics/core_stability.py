@@ -58,7 +58,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.results.records import Table
 from mechassay.saes.feature_matching import above, found_again, sparse_codes, unit_rows
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, given_texts, held_out
@@ -339,7 +339,7 @@ class CoreStability(Gauge):
     default_n: ClassVar[int] = 64
     score: ClassVar[Mapping[VariantName, str]] = MappingProxyType({"page": "mean_overlap"})
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         trainer, seed = inputs.get("trainer"), inputs.seed
         check_texts(trainer, inputs)
 
@@ -393,7 +393,7 @@ class CoreStability(Gauge):
         return null(n, self.n_seeds - 1, n_simulations, seed)
 
 
-def check_texts(trainer: Any, inputs: Inputs) -> None:
+def check_texts(trainer: Any, inputs: GaugeInputs) -> None:
     """Refuse a trainer whose store, if it has one, is not that of the texts.
 
     Raises:

@@ -51,7 +51,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.results.records import Table
 from mechassay.saes.feature_matching import (
     Counterparts,
@@ -251,7 +251,7 @@ class Duality(Gauge):
     about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 64
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         """Return both variants for the dictionary and the first further one."""
         sae, (other, *more) = inputs.dictionary, inputs.other_saes
         values = held_out(inputs, (sae, other), self.rows)

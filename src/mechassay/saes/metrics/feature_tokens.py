@@ -31,7 +31,7 @@ from torch import Tensor
 from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
 from mechassay.measurement.catalogue import Quantity, quantity
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import GaugeInputs
 from mechassay.models.decoder import Decoder
 from mechassay.saes.activations import ActivationStore, Split
 from mechassay.saes.feature_matching import random_sae, unit_rows
@@ -206,7 +206,7 @@ class CodedValues:
         return self.sae.w_dec.float().cpu()
 
 
-def given_texts(inputs: Inputs) -> ActivationStore:
+def given_texts(inputs: GaugeInputs) -> ActivationStore:
     """The texts' activations.
 
     Raises:
@@ -223,7 +223,7 @@ def given_texts(inputs: Inputs) -> ActivationStore:
     return store
 
 
-def held_out(inputs: Inputs, saes: Iterable[SAE] = (), rows: int = HELD_OUT_ROWS) -> Values:
+def held_out(inputs: GaugeInputs, saes: Iterable[SAE] = (), rows: int = HELD_OUT_ROWS) -> Values:
     """Test values, spread evenly over all test documents where there are more.
 
     Args:
@@ -265,7 +265,7 @@ SPLIT_ROWS = 50_000
 """Values of each split that metrics take."""
 
 
-def given_dictionary(inputs: Inputs) -> tuple[SAE, ActivationStore]:
+def given_dictionary(inputs: GaugeInputs) -> tuple[SAE, ActivationStore]:
     """The SAE and the texts' activations.
 
     Raises:
@@ -276,7 +276,7 @@ def given_dictionary(inputs: Inputs) -> tuple[SAE, ActivationStore]:
     return sae, store
 
 
-def residual_dictionary(inputs: Inputs) -> tuple[SAE, ActivationStore]:
+def residual_dictionary(inputs: GaugeInputs) -> tuple[SAE, ActivationStore]:
     """The same, of a residual stream: what the embedding writes and the unembedding reads.
 
     Raises:

@@ -52,7 +52,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.models.decoder import Decoder
 from mechassay.results.records import Table
 from mechassay.saes.metrics.feature_tokens import (
@@ -372,7 +372,7 @@ class NlaConvergence(Gauge):
 
     about: ClassVar[PageMetric] = page_metric(ID)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         sae, store = residual_dictionary(inputs)
         train, test = (TokenSample.of(store, x, self.rows) for x in ("train", "test"))
         chosen = self._chosen(sae, train, test, inputs.seed)

@@ -53,7 +53,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.results.records import Table
 from mechassay.saes.metrics.feature_tokens import (
     SPLIT_ROWS,
@@ -360,7 +360,7 @@ class Polysemanticity(Gauge):
 
     about: ClassVar[PageMetric] = page_metric(ID)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         sae, store = given_dictionary(inputs)
         sample = TokenSample.of(store, "test", self.rows)
         alive = feature_counts(sae, sample.values) > 0

@@ -55,7 +55,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.models.forward import Place, forward
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -462,7 +462,7 @@ class SuperpositionRegime(Gauge):
     about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 400
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         model, store = inputs.model, cast(ActivationStore, inputs.texts)
         windows = store.windows("test").first(self.n_samples)
         flags: list[Flag] = []
@@ -476,7 +476,7 @@ class SuperpositionRegime(Gauge):
         return superposition(layers, rows, fit, dictionary=name, seed=inputs.seed, flags=flags)
 
     def _dictionary(
-        self, chosen: str, inputs: Inputs, store: ActivationStore
+        self, chosen: str, inputs: GaugeInputs, store: ActivationStore
     ) -> tuple[Float[np.ndarray, "n d"], DictionaryFit | None, str]:
         decoder = inputs.model.decoder
         if chosen != "sae":

@@ -54,7 +54,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.model import Model
 from mechassay.results.records import Table
@@ -255,7 +255,7 @@ class WeightLens(Gauge):
 
     about: ClassVar[PageMetric] = page_metric(ID)
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         sae, store = residual_dictionary(inputs)
         sample = TokenSample.of(store, "test", self.rows)
         lens = _Lens(inputs.model, store.site, sample, self, inputs.progress)

@@ -53,7 +53,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Gauge, Inputs
+from mechassay.measurement.metric import Gauge, GaugeInputs
 from mechassay.results.records import Table
 from mechassay.saes.feature_matching import correlations, random_sae, unit_rows
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
@@ -338,7 +338,7 @@ class WidthConsistency(Gauge):
     about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 32
 
-    def measure(self, inputs: Inputs) -> Measurement:
+    def measure(self, inputs: GaugeInputs) -> Measurement:
         """Return both variants for the dictionary and the first further one of another width."""
         narrow, wide = two_widths(inputs.dictionary, inputs.other_saes)
         values = held_out(inputs, (narrow, wide), self.rows)
