@@ -102,9 +102,7 @@ def test_the_card_begins_with_the_headline_and_says_what_it_is_of(
     about, body = front_matter(hub.cards[0])
     assert about["library_name"] == "mechassay" and about["license"] == "mit"
     assert about["base_model"] == ["gpt2"]
-    assert {"edge-scores", "mechassay-faithfulness", "mechanistic-interpretability"} <= {
-        *about["tags"]
-    }
+    assert {"edge-scores", "mechassay-circuits", "mechanistic-interpretability"} <= {*about["tags"]}
     # The page of the record: a sentence with n, then interval and control of the area.
     first = next(line for line in body.splitlines() if "CPR" in line)
     cpr, random = record.measure("cpr"), record.measure("cpr", "control:random")

@@ -83,7 +83,7 @@ WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory, Callable[[str], Task]
 
 
 def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], Worker], Cost]:
-    """Return the function that estimates the cost of an experiment's cells on a device of this machine."""
+    """Return the function that estimates the cost of cells on the device of a worker."""
 
     def cost(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Cost:
         def outlined(cell: Cell) -> Model:

@@ -48,8 +48,8 @@ from mechassay.results.records import Check, Record
 from mechassay.results.report import write_page
 from mechassay.results.sections import failed_checks
 from mechassay.results.text import summary
-from mechassay.runs.inputs import Worker, cell_name
 from mechassay.runs.run import run
+from mechassay.runs.worker import Worker, cell_name
 from mechassay.stats.bounds import upper_bound
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
@@ -399,7 +399,8 @@ from mechassay.runs.run import opened
 batching.BLOCK_TOKENS = 40
 fill = batching.GridBlock.fill
 batching.GridBlock.fill = lambda *given: (fill(*given), time.sleep(0.2))[0]
-run = AdversarialExperiment("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
+about = {"n_clean": 40, "n_corrupted": 6}
+run = AdversarialExperiment("truth-ioi", "truth-ioi", ("truth", "random@0.5"), **about)
 AdversarialInputs(run, opened(run, Path(sys.argv[1]))).values
 """
 

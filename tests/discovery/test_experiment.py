@@ -77,7 +77,7 @@ def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path, with_curv
 def test_a_file_of_scores_says_itself_where_it_was_found(
     tmp_path: Path, with_curve: Report
 ) -> None:
-    file = with_curve.folder.scores_file(JOB.cells()[0].name)
+    file = RunFolder(with_curve.folder).scores_file(JOB.cells()[0].name)
     silent = tmp_path / "silent.safetensors"
     replace(EdgeScores.load(file), provenance={}).save(silent)
     metrics = ("completeness:size=9",)
@@ -137,7 +137,7 @@ def test_an_edited_number_is_refused(
     tmp_path: Path, with_curve: Report, of_one_size: Report, curve: bool, name: str
 ) -> None:
     """Also that of one size without a curve: f, what is left without the circuit, agreement."""
-    (stored,) = (with_curve if curve else of_one_size).folder.path.glob("records/**/*.json")
+    (stored,) = (with_curve if curve else of_one_size).folder.glob("records/**/*.json")
     file = Path(shutil.copy(stored, tmp_path))
     record = read_record(file)
     edited = [
@@ -171,7 +171,7 @@ def test_a_circuit_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     # Where nothing was done it says why.
     about["method"] = "exact"
     nothing = ma.find_circuit("truth-ioi", folder=tmp_path / "none", max_minutes=1e-9, **about)
-    assert str(nothing).startswith("skipped: ") and nothing.says == []
+    assert str(nothing).startswith("skipped: ") and nothing.answers == []
 
 
 @pytest.mark.slow

@@ -218,7 +218,7 @@ class TestSeeds:
 
     def test_each_is_the_method_with_another_seed(self, seeds: Report) -> None:
         """What is kept is what the method finds alone, and its areas are those of a run with it."""
-        folder = seeds.folder.path
+        folder = seeds.folder
         model = load_model(TRUTH)
         train = load_task(TRUTH).pairs("train", model, limit=24)
         for number in range(2):

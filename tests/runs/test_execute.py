@@ -31,7 +31,7 @@ from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.models.computing import computing
 from mechassay.models.sources import check_sources
 from mechassay.runs import executors
-from mechassay.runs.cells import Cell, by_inputs, cell_name
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.executors import (
     CellLimits,
     Here,
@@ -138,7 +138,7 @@ def test_one_cell_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.guard
 def test_parts_give_the_same_bits_and_leave_the_rest(reference: Path, tmp_path: Path) -> None:
-    every = by_inputs(experiment())
+    every = experiment().cells()
     worker = opened(experiment(), tmp_path / "out", progress=SILENT)
     Here().map(experiment(), part_of(every, "2/2"), worker)
     first = numbers(tmp_path / "out")
@@ -168,9 +168,9 @@ def test_a_part_that_there_is_not(part: str) -> None:
 
 
 def test_every_batch_is_in_one_part() -> None:
-    batches = [[Cell(str(number), {})] for number in range(7)]
+    cells = [Cell(str(number), {}, str(number)) for number in range(7)]
     for count in (1, 3, 7, 9):
-        parts = [part_of(batches, f"{number}/{count}") for number in range(1, count + 1)]
+        parts = [part_of(cells, f"{number}/{count}") for number in range(1, count + 1)]
         names = [cell.name for part in parts for cells in part for cell in cells]
         assert sorted(names) == sorted(map(str, range(7)))
 

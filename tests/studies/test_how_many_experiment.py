@@ -73,7 +73,7 @@ def test_the_page_begins_with_the_answer_and_has_the_control(of_two: Report) -> 
     assert [row.cells[-1] for row in kinds.rows] == ["24", "24"]
     blocks = HowManyPage().sections(Report(of_two.records))[0].blocks
     assert isinstance(blocks[0], Text)
-    text = (of_two.folder.path / "report.html").read_text("utf-8")
+    text = (of_two.folder / "report.html").read_text("utf-8")
     assert "The 2 tasks need 2 circuits of 9 edges" in text and "<svg" in text
 
 

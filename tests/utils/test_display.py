@@ -255,7 +255,7 @@ def test_an_adversarial_run_has_its_histograms(tmp_path: Path) -> None:
 
 
 def test_a_record_without_a_figure_says_so(held: dict[str, Any]) -> None:
-    with pytest.raises(BadUsage, match="of the kind faithfulness has no figure"):
+    with pytest.raises(BadUsage, match="of the kind circuits has no figure"):
         held["record"].changed(tables=[]).plot()
 
 

@@ -1,6 +1,6 @@
-"""Jobs of adversarial evaluation: divergences of all pairs, and searches for worse pairs.
+"""Adversarial evaluation: divergences of all pairs, and searches for worse pairs.
 
-A cell of either experiment is a circuit. The folder of an evaluation holds, beside plan and records,
+A cell of either experiment is a circuit. The folder of an evaluation has, beside its records,
 
     prompts.json       both pools: texts, parts, what was dropped
     values.parquet     the divergence of every pair from every circuit, and from the empty one

@@ -1,5 +1,5 @@
-"""What adversarial runs do: the fields of the experiments of `adversarial.experiments` and `adversarial.paper`,
-and their options.
+"""The options of experiments on adversarial evaluation: the fields of the classes of
+`adversarial.experiments`, `adversarial.shift` and `adversarial.paper`.
 """
 
 from __future__ import annotations

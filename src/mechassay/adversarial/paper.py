@@ -50,7 +50,7 @@ from mechassay.results.console import print_text
 from mechassay.results.curves import EMPTY
 from mechassay.results.page import NOTHING, Report, Section, Text, TextTable
 from mechassay.results.records import Record, Table
-from mechassay.results.sections import failed_checks, framed, run_section
+from mechassay.results.sections import checks_section, failed_checks, framed, run_section
 from mechassay.results.text import nats, plain_number, summary
 from mechassay.runs.cells import Cell, shown_model
 from mechassay.runs.experiment import Experiment
@@ -263,6 +263,7 @@ class PaperPage(AdversarialPage):
             report,
             answers,
             [Section(table.title, (table,)) for table in self.tables(report)],
+            folded=checks_section(report.records),
             reading=READING,
             facts=run_section(facts),
             values=[],

@@ -1,7 +1,7 @@
 """From a claim to a verdict: run what its criteria ask for, and judge it by the records.
 
-Every step is an experiment in a folder of its own, so that what is done stays done: a step whose cells
-all have records costs nothing, and a step that fails leaves its criteria NOT TESTED and the
+Every step is an experiment in a folder of its own, so that what is done stays done: a step whose
+cells all have records costs nothing, and a step that fails leaves its criteria NOT TESTED and the
 others as they are. The claims are written down before the first record, which is what makes
 predictions of them. Then `claims.link` judges; a reader's judgments may fill in the rest. The
 steps are

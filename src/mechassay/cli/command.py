@@ -1,8 +1,8 @@
-"""A command made of a plan: its options are the plan's fields, and where the experiment is run.
+"""A command made of an experiment: its options are the fields, and where the cells are measured.
 
-Help, flags and defaults stand in the plan alone (`runs.options.Option`). Names are checked before
-the experiment and what it needs are imported (`cli.names`), choices by the experiment; messages have the nearest
-valid one. Shells complete both.
+Help, flags and defaults stand in the class of the experiment alone, or in that of its options
+(`runs.options.Option`). Names are checked before the experiment and what it needs are imported
+(`cli.names`), choices by the experiment; messages have the nearest valid one. Shells complete both.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def command(
-    plan: type[Any],
+    experiment_type: type[Any],
     *,
     help: str = "",
     without: tuple[str, ...] = (),
@@ -136,17 +136,18 @@ def command(
     defaults: Mapping[str, Any] | None = None,
     change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Callable[..., None]:
-    """A function for Typer that runs the experiment of a plan, which is imported then.
+    """Return a function for Typer that runs an experiment, whose class is imported then.
 
     Args:
-        plan: the fields, and as `kind` the experiment's name in `EXPERIMENTS`; the experiment itself if it is one class.
-        help: of the command; the first paragraph of the plan's docstring by default.
+        experiment_type: the class of the experiment, or of its options; its `kind` is a name in
+            `EXPERIMENTS`.
+        help: of the command; the first paragraph of the class's docstring by default.
         without: fields that are no options.
         arguments: fields that are typed without a name, and have to be given.
-        defaults: other defaults than the plan's.
+        defaults: other defaults than those of the fields.
         change: what was typed, by field, before the experiment is made of it.
     """
-    parameters, hints = _parameters(plan, without, arguments, dict(defaults or {}))
+    parameters, hints = _parameters(experiment_type, without, arguments, dict(defaults or {}))
     fixed = {name: value for name, value in (defaults or {}).items() if name in without}
     for name, annotation in RUNNER.items():
         parameters.append(_keyword(name, annotation, DEFAULTS[name]))
@@ -154,11 +155,16 @@ def command(
     def run(**typed: Any) -> None:
         where = {name: typed.pop(name) for name in RUNNER}
         plain = {name: _plain(value, hints[name]) for name, value in typed.items()}
-        fields = {**fixed, **{name: _number(plan, name, value) for name, value in plain.items()}}
+        fields = {
+            **fixed,
+            **{name: _number(experiment_type, name, value) for name, value in plain.items()},
+        }
         if where["engine"]:
             one_of("engine", where["engine"], ENGINES)
-        _check_typed(plan, fields, here=where["engine"] != "ray" and not where["only_plan"])
-        experiment = EXPERIMENTS.load(plan.kind)(**change(fields))
+        _check_typed(
+            experiment_type, fields, here=where["engine"] != "ray" and not where["only_plan"]
+        )
+        experiment = EXPERIMENTS.load(experiment_type.kind)(**change(fields))
         if (planned := PLANNED.get()) is not None:
             planned(experiment, str(where["device"]))
             return
@@ -168,17 +174,21 @@ def command(
         with computing(where.pop("tf32"), compiled=where.pop("compiled")):
             run_and_show(experiment, **where)
 
-    described = help or inspect.cleandoc(plan.__doc__ or "").split("\n\n")[0]
+    described = help or inspect.cleandoc(experiment_type.__doc__ or "").split("\n\n")[0]
     run.__doc__ = described.replace("\n", " ")
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    run.kind = plan.kind  # pyright: ignore[reportFunctionMemberAccess]
+    run.kind = experiment_type.kind  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
-def _check_typed(plan: type[Any], fields: Mapping[str, Any], *, here: bool) -> None:
+def _check_typed(experiment_type: type[Any], fields: Mapping[str, Any], *, here: bool) -> None:
     """Refuse names that nobody knows; models last, and only where the experiment is run here."""
-    kinds = {name: about.complete for name, about in options_of(plan).items() if name in fields}
+    kinds = {
+        name: about.complete
+        for name, about in options_of(experiment_type).items()
+        if name in fields
+    }
     for name, kind in sorted(kinds.items(), key=lambda item: item[1] == "models"):
         value = fields[name]
         if kind == "gym tasks" and fields.get("source"):
@@ -188,16 +198,16 @@ def _check_typed(plan: type[Any], fields: Mapping[str, Any], *, here: bool) -> N
 
 
 def _parameters(
-    plan: type[Any],
+    experiment_type: type[Any],
     without: tuple[str, ...],
     arguments: tuple[str, ...],
     defaults: dict[str, Any],
 ) -> tuple[list[inspect.Parameter], dict[str, Any]]:
-    hints, about = get_type_hints(plan), options_of(plan)
+    hints, about = get_type_hints(experiment_type), options_of(experiment_type)
     parameters: list[inspect.Parameter] = []
     types_of: dict[str, Any] = {}
     places: dict[str, int] = {}
-    for field in dataclasses.fields(plan):
+    for field in dataclasses.fields(experiment_type):
         base, option = hints[field.name], about[field.name]
         types_of[field.name] = base
         if field.name in without:
@@ -272,9 +282,9 @@ def _plain(value: Any, base: Any) -> Any:
     return value
 
 
-def _number(plan: type[Any], name: str, value: Any) -> Any:
+def _number(experiment_type: type[Any], name: str, value: Any) -> Any:
     """A whole number, of an option that has a word for None."""
-    word = options_of(plan)[name].none
+    word = options_of(experiment_type)[name].none
     if not word or not isinstance(value, str):
         return value
     if value == word:

@@ -58,7 +58,7 @@ def run_cells(
         int | None, typer.Option("--private-seed", help="Seed of the private split; never stored.")
     ] = None,
 ) -> None:
-    """Run a part of the cells of a folder, as in an array job; `mechassay report` then shows all."""
+    """Run a part of the cells of a folder, as in an array job; `mechassay report` shows all."""
     from mechassay.cli.execution import stored_experiment
     from mechassay.models.computing import computing
     from mechassay.runs.executors import Here

@@ -258,7 +258,7 @@ class CircuitInputs:
         return self.worker.folder.path / self._kept(f"{ablation}.safetensors")
 
     def ablated(self, batch: Batch, ablation: str = "") -> Batch:
-        """The batch with an ablation, by default the experiment's; constants are always those of the train
+        """The batch with an ablation, by default the run's; constants are always those of the train
         pairs, and learned ones stop by the validation pairs.
         """
         experiment, model = self.experiment, self.model
@@ -716,7 +716,7 @@ class CircuitInputs:
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics of the experiment but those of its curve, and on a truth those that need one."""
+        """The metrics that were asked for but those of a curve, and on a truth those that need one."""
         asked = [
             name
             for name in self.experiment.metrics

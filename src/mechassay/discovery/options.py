@@ -1,4 +1,4 @@
-"""The plan of a run of circuits: the fields of `discovery.experiment.CircuitsExperiment` and their options."""
+"""The options of experiments on circuits: the fields of the classes of `discovery.experiment`."""
 
 from __future__ import annotations
 

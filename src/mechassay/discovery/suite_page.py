@@ -485,8 +485,7 @@ class CircuitsPage(TaskPage):
         """Areas, their parts and the curve (`circuits.evaluation.curve.recomputed`), and circuits
         of one size.
         """
-        areas = recomputed(record) if record.has_table("curve") else []
-        return [*areas, *recomputed_sizes(record)]
+        return [*recomputed(record), *recomputed_sizes(record)]
 
 
 def _page(report: Report) -> Page:

@@ -10,9 +10,9 @@ Trainings keep what they have done in `training/`, so that a killed run goes on 
 a stack. What was found stays in `features/`, a file for each method and seed that `Fit.load`
 reads.
 
-Given directions are measured on the validation and test items of `GymExperiment` with the same limits
-and seed, and with the same rule that chooses regions. So their numbers stand beside those of
-methods that were run there.
+Given directions are measured on the validation and test items of `GymExperiment` with the same
+limits and seed, and with the same rule that chooses regions. So their numbers stand beside those
+of methods that were run there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs on gym tasks do: the fields of the experiments of `gym.experiments`, and their options."""
+"""The options of experiments on gym tasks: the fields of the classes of `gym.experiments`."""
 
 from __future__ import annotations
 

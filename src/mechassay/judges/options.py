@@ -1,4 +1,4 @@
-"""What a run of a judge does: the fields of `judges.experiment.AssessExperiment`, and its options."""
+"""The options of experiments on judges: the fields of the classes of `judges.experiment`."""
 
 from __future__ import annotations
 

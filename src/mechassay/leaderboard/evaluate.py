@@ -257,7 +257,7 @@ class Evaluation:
 def experiments_of(
     submission: Submission, track: BoardTrack, seed: PrivateSeed | None = None
 ) -> Iterator[tuple[str, SplitName, Any]]:
-    """The experiments that evaluate a submission: the name of each run, its split, and the experiment.
+    """Yield the experiments that evaluate a submission, each with the name and split of its run.
 
     Args:
         seed: of private examples; without it the private split is left out.
@@ -279,7 +279,8 @@ def experiments_of(
 def _named(
     part: SubmissionPart, split: SplitName, experiment: Any, begins: str = TEST
 ) -> tuple[str, SplitName, Any]:
-    """An experiment with its split and the name of its run, which ends in a hash of the track's settings.
+    """Return the name of an experiment's run, which ends in a hash of the track's settings, its
+    split and the experiment.
 
     Under another track a part has another run, and its earlier numbers stay.
     """

@@ -1,5 +1,5 @@
-"""What a run of metrics of measurement does: the fields of `measurement.experiment.MeasureExperiment`, and its
-options.
+"""The options of experiments on metrics of measurement: the fields of the classes of
+`measurement.experiment`.
 """
 
 from __future__ import annotations

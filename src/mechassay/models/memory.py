@@ -2,8 +2,8 @@
 
 On a CPU the budget is small, so that a working set stays near the caches; on a GPU it is a share of
 what is free. A longer example is worked on whole as far as a larger budget reaches, and beyond it
-some columns at a time where an experiment can do that (`models.spans`). One that needs more than the
-machine has is refused beforehand.
+some columns at a time where a computation can do that (`models.spans`). An example that needs more
+than the machine has is refused beforehand.
 """
 
 from __future__ import annotations

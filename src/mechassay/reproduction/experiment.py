@@ -341,7 +341,9 @@ class ReproductionExperiment(ReproductionOptions, Experiment):
 def reproduction_cost(
     experiment: ReproductionExperiment, cells: Sequence[Cell], worker: Worker
 ) -> Cost:
-    """What the cells of a reproduction take, each as long as the published one; see `experiment.cost`."""
+    """Return what the cells take, each as long as the published one; see
+    `ReproductionExperiment.cost`.
+    """
     place, held = check_device(worker.device), costs.CHUNK * CPU_BUDGET
     works = tuple(
         costs.Work(
@@ -359,7 +361,9 @@ def reproduction_cost(
 
 @cache
 def _values(paper: Paper) -> Mapping[tuple[str, str, str], Sequence[Published]]:
-    """The numbers of every cell that can be run: by experiment, column and what the experiment tells apart."""
+    """Return the numbers of every cell that can be run, by experiment, column and what the
+    experiment tells apart.
+    """
     cells: dict[tuple[str, str, str], list[Published]] = {}
     for table in published(paper).tables:
         for value in table.values if table.experiment else ():

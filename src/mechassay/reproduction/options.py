@@ -1,4 +1,6 @@
-"""What a reproduction does: the fields of `reproduction.experiment.ReproductionExperiment`, and its options."""
+"""The options of experiments on reproductions: the fields of the classes of
+`reproduction.experiment`.
+"""
 
 from __future__ import annotations
 

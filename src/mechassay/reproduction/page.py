@@ -93,7 +93,8 @@ class ReproductionPage(Page):
             answer += f" {counted(len(others), 'result')} of others measured."
         if report.failures:
             left = sum(int(failure.cell.get(NUMBERS, 1)) for failure in report.failures)
-            answer += f" {counted(left, 'more number')} in {counted(len(report.failures), 'cell')} not run."
+            n_cells = counted(len(report.failures), "cell")
+            answer += f" {counted(left, 'more number')} in {n_cells} not run."
         return framed(
             report,
             [Text(answer, "verdict")],

@@ -83,8 +83,8 @@ class PublishedTable:
 
     Attributes:
         page: of the paper; 0 where our copy of it has no pages.
-        experiment: what runs it: "circuits"; "" if nothing does, for the reason `unmapped`, or because
-            it is calculated.
+        experiment: the kind of run that measures it: "circuits"; "" if none does, for the reason
+            `unmapped`, or because it is calculated.
         values: without the cells that are empty in the paper.
     """
 

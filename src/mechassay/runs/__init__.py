@@ -26,7 +26,7 @@ EXPERIMENTS = Registry(
     },
     plural="experiments",
 )
-"""Jobs by the kind that plan.json names."""
+"""Experiments by the kind that plan.json names."""
 COSTS = Registry(
     "kind of run that can be planned",
     {
@@ -40,4 +40,4 @@ COSTS = Registry(
     },
     plural="costs",
 )
-"""What says the cost of a run's cells, (experiment, cells, worker) -> `runs.costs.Cost`, by its kind."""
+"""Functions (experiment, cells, worker) -> `runs.costs.Cost`, by the kind of run."""

@@ -1,16 +1,17 @@
-"""Where cells are done: in one process or several, on a Ray cluster, or in parts of array jobs.
+"""Where cells are measured: in one process or several, or on a Ray cluster.
 
-An executor does batches of cells, each batch in one worker and in order. It need not be
-reliable: the folder knows what is done, and the same command does the rest. A worker keeps its
-last model. Batches of one model stand together, so that a worker loads it once.
+An executor gives lists of cells to workers. The cells of one list have the same inputs, and one
+worker measures them in order (`measure_cells`). An executor need not be reliable: the folder has
+what is done, and the same command measures the rest. A worker keeps its last model. Lists of one
+model stand together, so that a worker loads it once.
 
 Cells with limits of time or memory have a process each, which is ended at its limit. Memory is
 the resident memory of that process and of all that it started, measured ten times a second. A
 cell may be above its limit for that long.
 
 On Ray a worker is an actor. All nodes have to see the folder of the run, as on a shared file
-system. A batch whose worker is lost goes to another worker, up to `TRIES` times in all. If the
-cluster is lost, the same command does what is left.
+system. A list whose worker is lost goes to another worker, up to `TRIES` times in all. If the
+cluster is lost, the same command measures what is left.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from mechassay.runs.folder import RunFolder
 from mechassay.runs.worker import Worker
 from mechassay.utils.display import SILENT
 
-Batches = Sequence[Sequence[Cell]]
+CellLists = Sequence[Sequence[Cell]]
 PAUSE = 0.1
 """Seconds between two looks at the processes of cells with limits."""
 NO_ROOM = 75
@@ -48,7 +49,7 @@ NO_ROOM = 75
 
 
 class Executor(Protocol):
-    """Does batches of cells of an experiment whose folder is open.
+    """Gives lists of cells to workers; the folder of the experiment is open.
 
     Attributes:
         remote: whether devices are those of other machines.
@@ -56,8 +57,8 @@ class Executor(Protocol):
 
     remote: ClassVar[bool]
 
-    def map(self, experiment: Any, batches: Batches, worker: Worker) -> None:
-        """Do all batches; each cell ends as a file of the folder."""
+    def map(self, experiment: Any, lists: CellLists, worker: Worker) -> None:
+        """Measure all cells; each ends as a file of the folder."""
         ...
 
 
@@ -77,7 +78,9 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
             if reason is None:
                 record = experiment.run(cell, worker)
                 worker.check_contents(experiment, cell, record.specs)
-                worker.folder.save_record(cell.name, record.changed(kind=experiment.kind))
+                names = {**record.cell, **cell.labels}
+                own = record.changed(kind=experiment.kind, cell=names)
+                worker.folder.save_record(cell.name, own)
             else:
                 kind, message = reason
                 about: dict[str, Any] = {"cell": dict(cell.labels), "status": "skipped"}
@@ -90,7 +93,7 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
 
 
 class Here:
-    """One batch after the other, in this process.
+    """One cell after the other, in this process.
 
     Attributes:
         measured: is called after each cell that has a record, with the cell and its seconds.
@@ -101,8 +104,8 @@ class Here:
     def __init__(self, measured: Callable[[Cell, float], None] | None = None) -> None:
         self.measured = measured
 
-    def map(self, experiment: Any, batches: Batches, worker: Worker) -> None:
-        for cell in (cell for cells in batches for cell in cells):
+    def map(self, experiment: Any, lists: CellLists, worker: Worker) -> None:
+        for cell in (cell for cells in lists for cell in cells):
             began = time.monotonic()
             measure_cells(experiment, [cell], worker)
             if self.measured and worker.folder.record_of(cell, recompute=False) is not None:
@@ -134,10 +137,10 @@ class CellLimits:
 
 @dataclass(frozen=True)
 class Processes:
-    """Worker processes on this machine; each takes the next batch when it is done.
+    """Worker processes on this machine; each takes the next list when it is done.
 
     On `cuda` each has a GPU of its own, as far as they reach (`devices_of_workers`). Where there
-    are more workers than batches, pairs of a cell are spread over several (`models.replicas`).
+    are more workers than lists, pairs of a cell are spread over several (`models.replicas`).
 
     Attributes:
         limits: of each cell, which then has a process of its own. One that is over a limit, or
@@ -155,59 +158,59 @@ class Processes:
         if self.workers < 1:
             raise BadUsage(f"workers must be 1 or more; got {self.workers}.")
 
-    def map(self, experiment: Any, batches: Batches, worker: Worker) -> None:
-        """Do all batches in processes of this machine.
+    def map(self, experiment: Any, lists: CellLists, worker: Worker) -> None:
+        """Measure all cells in processes of this machine.
 
         Raises:
             BadUsage: models or tasks that are objects: they do not travel.
             MechassayError: workers died, as when memory ran out, each time that what was left was
                 begun (`TRIES`).
         """
-        if not batches:
+        if not lists:
             return
         threads = max(1, torch.get_num_threads() // self.workers)
         devices = devices_of_workers(named_device(worker), self.workers)
         start = (worker.folder.path, chosen(), threads)
         if self.limits is not None:
-            cells = [cell for batch in batches for cell in batch]
+            cells = [cell for own in lists for cell in own]
             self._map_limited(experiment, cells, worker, self.limits, devices, start)
             return
         for attempt in range(1, TRIES + 1):
             try:
-                self._map_once(experiment, batches, worker, devices, start)
+                self._map_once(experiment, lists, worker, devices, start)
             except BrokenProcessPool as error:
                 if attempt == TRIES:
                     raise MechassayError(
                         f"Worker processes ended without a word, {TRIES} times; the same command"
                         " goes on with what is left. If memory was short, name fewer --workers."
                     ) from error
-                batches = by_inputs(worker.folder.cells_left([x for y in batches for x in y]))
+                lists = by_inputs(worker.folder.cells_left([x for y in lists for x in y]))
             else:
                 return
-            if not batches:
+            if not lists:
                 return
 
     def _map_once(
         self,
         experiment: Any,
-        batches: Batches,
+        lists: CellLists,
         worker: Worker,
         devices: Sequence[str],
         start: tuple[Path, Computing, int],
     ) -> None:
-        """Begin all batches."""
+        """Begin all lists once."""
         context = multiprocessing.get_context("spawn")
-        n_workers, free = min(self.workers, len(batches)), context.SimpleQueue()
+        n_workers, free = min(self.workers, len(lists)), context.SimpleQueue()
         for number in range(n_workers):
             free.put(devices[number::n_workers])
         with (
-            worker.progress.track("cells", sum(map(len, batches))) as advance,
+            worker.progress.track("cells", sum(map(len, lists))) as advance,
             ProcessPoolExecutor(
                 n_workers, context, initializer=_start_with_next, initargs=(free, *start)
             ) as pool,
         ):
             waiting: dict[Future[None], int] = {
-                pool.submit(_work, experiment, list(cells)): len(cells) for cells in batches
+                pool.submit(_work, experiment, list(cells)): len(cells) for cells in lists
             }
             try:
                 while waiting:
@@ -330,7 +333,7 @@ def devices_of_workers(device: str, n: int) -> list[str]:
 
 
 _PROCESS: list[WorkerProcess] = []
-"""Of a worker process: what its worker holds stays from batch to batch."""
+"""Of a worker process: what its worker holds stays from list to list."""
 
 
 def _start_with_next(free: Any, folder: Path, how: Computing, threads: int) -> None:
@@ -358,7 +361,7 @@ def _work(experiment: Any, cells: Sequence[Cell]) -> None:
 
 
 TRIES = 3
-"""How often a batch is begun: a batch that kills every worker is not begun for ever."""
+"""How often a list is begun: one that kills every worker is not begun for ever."""
 HEARD = 10.0
 """Seconds in which the head of a cluster takes a connection."""
 
@@ -371,7 +374,7 @@ class WorkerProcess:
         self.how = how
 
     def work(self, experiment: Any, cells: Sequence[Cell]) -> None:
-        """Do a batch; see `measure_cells`."""
+        """Measure cells with the same inputs; see `measure_cells`."""
         with computing(self.how.tf32, compiled=self.how.compiled):
             try:
                 measure_cells(experiment, cells, self.worker)
@@ -409,18 +412,18 @@ class Ray:
         if self.workers < 1:
             raise BadUsage(f"workers must be 1 or more; got {self.workers}.")
 
-    def map(self, experiment: Any, batches: Batches, worker: Worker) -> None:
-        """Do all batches on the cluster.
+    def map(self, experiment: Any, lists: CellLists, worker: Worker) -> None:
+        """Measure all cells on the cluster.
 
         Raises:
             BadUsage: no cluster at the address, or models and tasks that are objects.
-            MechassayError: a batch was lost too often, or the cluster is gone.
+            MechassayError: a list was lost too often, or the cluster is gone.
         """
         device = named_device(worker)
         ray = connected(self.address)
         kind = ray.remote(num_gpus=self.num_gpus, num_cpus=self.num_cpus)(WorkerProcess)
         folder = worker.folder.path.resolve()
-        waiting = deque((cells, 1) for cells in batches)
+        waiting = deque((cells, 1) for cells in lists)
         working: dict[Any, tuple[Any, Sequence[Cell], int]] = {}
         starting: dict[Any, Any] = {}
         idle: list[Any] = []
@@ -429,9 +432,9 @@ class Ray:
             actor = kind.remote(folder, [device], chosen())
             starting[actor.ready.remote()] = actor
 
-        for _ in range(min(self.workers, len(batches))):
+        for _ in range(min(self.workers, len(lists))):
             start()
-        with worker.progress.track("cells", sum(map(len, batches))) as advance:
+        with worker.progress.track("cells", sum(map(len, lists))) as advance:
             while waiting or working:
                 while waiting and idle:
                     actor, (cells, tries) = idle.pop(), waiting.popleft()
@@ -447,7 +450,7 @@ class Ray:
                 except ray.exceptions.RayActorError as error:
                     if tries == TRIES:
                         raise MechassayError(
-                            f"The batch of {cells[0].name} lost its worker {tries} times; the same"
+                            f"The cells with {cells[0].name} lost its worker {tries} times; the same"
                             " command goes on with what is left."
                         ) from error
                     waiting.append((cells, tries + 1))

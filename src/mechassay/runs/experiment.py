@@ -297,9 +297,9 @@ def free_fields(experiment: Any) -> tuple[str, ...]:
 
 
 def default_folder(experiment: Any) -> Path:
-    """Where an experiment's results go if nobody says: runs/KIND-MODEL-TASK-HASH, with the first model and
-    task of several, and a hash of all that the results depend on. Two plans never share one, and
-    the same goes on.
+    """Return the folder of an experiment if none is named: runs/KIND-MODEL-TASK-HASH, with the
+    first model and task of several, and a hash of all that the records depend on. Two experiments
+    never share one, and the same experiment resumes there.
     """
     planned = {
         name: getattr(experiment, name)

@@ -1,7 +1,8 @@
-"""How a field of an experiment is typed at the command line, and the options that several experiments have.
+"""How a field of an experiment is typed at the command line, and options that several have.
 
-Nothing that runs models is imported here, or in the modules `plan` of the rooms, which have the
-fields of experiments: a command line says its help, and what is wrong with what was typed, at once.
+Nothing that runs models is imported here, or in the modules `options` of the rooms, which have the
+fields of experiments: a command line prints its help, and what is wrong with what was typed, at
+once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run that trains SAEs does: the fields of `saes.experiment.SAEExperiment`, and its options."""
+"""The options of experiments on sparse autoencoders: the fields of `saes.experiment`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What authors of plug-ins check their work with, and models to check it on.
 
 `check_method`, `check_task`, `check_metric`, `check_gauge`, `check_featurizer`, `check_finder`,
-`check_experiment` and `check_record` raise AssertionError at the first broken promise. `tiny` has random
-models of every family, made in code in a moment.
+`check_experiment` and `check_record` raise AssertionError at the first broken promise. `tiny` has
+random models of every family, made in code in a moment.
 """
 
 from __future__ import annotations

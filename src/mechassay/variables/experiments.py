@@ -3,13 +3,13 @@
 The cells of one model and task share the examples that the model answers, those of one variable
 the labelled pairs (`mechassay.variables.inputs`).
 
-In a `VariablesExperiment` a cell is one variable with one featurizer; cells of one variable also share
-the accuracies of whole vectors. A ground truth runs on its own task, with all hypotheses about
-it, right and wrong ones.
+In a `VariablesExperiment` a cell is one variable with one featurizer; cells of one variable also
+share the accuracies of whole vectors. A ground truth runs on its own task, with all hypotheses
+about it, right and wrong ones.
 
 In an `AlignmentsExperiment` a cell is one alignment, and nothing is trained. Examples and pairs are
-those of a `VariablesExperiment` with the same limits and seed, so that numbers of given features stand
-beside those of features that were found there. Of several sites the one that is best on
+those of a `VariablesExperiment` with the same limits and seed, so that numbers of given features
+stand beside those of features that were found there. Of several sites the one that is best on
 validation pairs is reported, on test pairs.
 
 Variables of IOI are measured in all given heads at once. The coefficients of their causal model

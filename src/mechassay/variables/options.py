@@ -1,4 +1,6 @@
-"""What runs for causal variables do: the fields of the experiments of `variables.experiments` as options."""
+"""The options of experiments on causal variables: the fields of the classes of
+`variables.experiments`.
+"""
 
 from __future__ import annotations
 

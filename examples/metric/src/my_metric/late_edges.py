@@ -16,7 +16,7 @@ from mechassay.circuits.evaluation.metrics import Measured, Scored
 from mechassay.results.measures import read_measure_texts
 from mechassay.utils.settings import Within, checked_settings
 
-TEXTS = read_measure_texts(Path(__file__).with_name("measures.yaml"))["faithfulness"]
+TEXTS = read_measure_texts(Path(__file__).with_name("measures.yaml"))["circuits"]
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ import torch
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
-from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
+from mechassay.results.records import Measure, Spec, Table, Values
+from mechassay.results.result import RecordContents
 from mechassay.runs import options
-from mechassay.runs.cells import Cell, cell_name
+from mechassay.runs.cells import Cell
 from mechassay.runs.experiment import Experiment
+from mechassay.runs.inputs import Inputs
 from mechassay.runs.options import option
-from mechassay.runs.worker import Worker
 from mechassay.stats.intervals import percentile_interval, resampled_means
 
 
@@ -35,51 +36,31 @@ class LensExperiment(Experiment):
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = "lens"
-    grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
-    def check(self, worker: Worker) -> None:
-        for task in self.tasks:
-            worker.task(task)
-
-    def cells(self) -> list[Cell]:
-        return [
-            Cell(cell_name(model, task), {"model": model, "task": task}, model)
-            for model in self.models
-            for task in self.tasks
-        ]
-
-    def run(self, cell: Cell, worker: Worker) -> Record:
-        model, task = worker.model(cell.labels["model"]), worker.task(cell.labels["task"])
-        pairs = task.pairs("test", model, limit=self.limit, seed=self.seed)
-        batch = model.batch(pairs)
-        values = np.stack(list(lens(model, batch, task.objective)))
+    def measure(self, cell: Cell, inputs: Inputs) -> RecordContents:
+        model, objective = inputs.model, inputs.task.objective
+        batch = model.batch(inputs.pairs["test"])
+        values = np.stack(list(lens(model, batch, objective)))
         draws = resampled_means(values, batch.groups, np.random.default_rng(self.seed))
         rows: list[dict[str, float]] = []
         for layer, row in enumerate(values):
             low, high, _ = percentile_interval(draws[:, layer])
-            rows.append({"layer": layer, task.objective: row.mean(), "low": low, "high": high})
-        return Record(
-            kind=self.kind,
-            cell=dict(cell.labels),
-            specs={
-                "model": Spec(name=model.name),
-                "task": Spec(name=task.name, version=task.version),
-                "method": Spec(name="logit lens"),
-            },
-            measures=[
+            rows.append({"layer": layer, objective: row.mean(), "low": low, "high": high})
+        return {
+            "specs": {"method": Spec(name="logit lens")},
+            "measures": [
                 Measure(name=name, title=name, of=of, value=values[layer].mean(), n=len(batch))
                 for of, layer in (("result", len(values) // 2), ("model", -1))
-                for name in (f"{task.objective} halfway",)
+                for name in (f"{objective} halfway",)
             ],
-            tables=[Table.of("lens", ("layer",), rows)],
-            values=Values(
+            "tables": [Table.of("lens", ("layer",), rows)],
+            "values": Values(
                 unit="pair",
                 ids=[str(number) for number in range(len(batch))],
                 groups=[str(group) for group in batch.groups],
                 columns={f"layer {layer}": row.tolist() for layer, row in enumerate(values)},
             ),
-            provenance=provenance(device=str(model.device), dtype="float32", seed=self.seed),
-        )
+        }
 
 
 @torch.no_grad()
