@@ -716,7 +716,7 @@ class CircuitInputs:
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics that were asked for but those of a curve, and on a truth those that need one."""
+        """The metrics that were typed but those of a curve, and on a truth those that need one."""
         asked = [
             name
             for name in self.experiment.metrics

@@ -450,7 +450,7 @@ class Ray:
                 except ray.exceptions.RayActorError as error:
                     if tries == TRIES:
                         raise MechassayError(
-                            f"The cells with {cells[0].name} lost its worker {tries} times; the same"
+                            f"The worker of {cells[0].name} was lost {tries} times; the same"
                             " command goes on with what is left."
                         ) from error
                     waiting.append((cells, tries + 1))
