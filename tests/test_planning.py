@@ -241,7 +241,7 @@ def test_a_map_by_hand(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def pair(*_: object, **__: object) -> Batch:
         return Batch.from_tokens([[1, 2, 3, 4]], [[1, 9, 3, 4]], [5], [6])
 
-    monkeypatch.setattr(planning, "sample_pairs", pair)
+    monkeypatch.setattr(planning, "sample_batch", pair)
     experiment = PatchExperiment((bare,), ("ioi",), ("resid",), limit=10)
     size, logits = work(experiment).size, 2 * 50 * 12
     body, runs = size.body, 2 * size.plain(4)

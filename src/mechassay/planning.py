@@ -28,7 +28,7 @@ from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.methods.stability import scored_again
 from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.discovery.inputs import MOST_VALIDATION, TypedMethod, optimal_ablation
-from mechassay.errors import BadUsage
+from mechassay.errors import BadPairs, BadUsage
 from mechassay.features.das import TrainedFinder
 from mechassay.features.finder import ValueFinder
 from mechassay.gym.experiments import GymExperiment
@@ -38,12 +38,12 @@ from mechassay.interventions.site import blocks
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import kept_run_bytes, may_be_kept
 from mechassay.models.model import Model, outline
+from mechassay.prompts.pairs import Examples
 from mechassay.runs.accuracy import AccuracyExperiment
 from mechassay.runs.cells import Cell
 from mechassay.runs.costs import (
     BACKWARD,
     RANKINGS,
-    SAMPLE,
     SHARED,
     SIZES,
     Cost,
@@ -53,14 +53,12 @@ from mechassay.runs.costs import (
     Work,
     columns_of,
     cost_of,
-    sample_examples,
-    sample_pairs,
+    sample_batch,
     token_operations,
 )
 from mechassay.runs.options import layers_of
-from mechassay.runs.worker import Worker
+from mechassay.runs.worker import SAMPLE, Worker
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
-from mechassay.tasks.task import Task
 from mechassay.truth.ground_truth import is_truth
 from mechassay.variables.experiments import VariablesExperiment
 from mechassay.variables.featurizers import SIZED, n_features_of
@@ -79,7 +77,7 @@ STEP, FIT = 0.002, 0.01
 values of one site, such as a probe or k-means.
 """
 
-WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory, Callable[[str], Task]], Work]
+WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory, Worker], Work]
 
 
 def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], Worker], Cost]:
@@ -93,7 +91,7 @@ def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], Worker], Cost]:
             return outline(name, dtype=dtype, prepend_bos=experiment.prepend_bos)
 
         def work(own: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
-            return work_of(experiment, own, model, memory, worker.task)
+            return work_of(experiment, own, model, memory, worker)
 
         return cost_of(cells, worker.device, outlined, work)
 
@@ -105,10 +103,10 @@ def _circuits(
     cells: Sequence[Cell],
     model: Model,
     memory: FreeMemory,
-    load: Callable[[str], Task],
+    worker: Worker,
 ) -> Work:
     """Count the passes of methods, the random rankings at all sizes, and the curves."""
-    source, task = cells[0]["model"], load(cells[0]["task"])
+    source = cells[0]["model"]
     size = ModelSize.of(model, source)
 
     def prompts(split: str, n: int) -> PromptSizes:
@@ -116,7 +114,9 @@ def _circuits(
             "counterfactual": experiment.counterfactual,
             "private_seed": experiment.private_seed,
         }
-        batch = sample_pairs(task, model, split, n, seed=experiment.seed, **about)
+        about |= {"seed": experiment.seed, "keep": experiment.keep}
+        of = (source, cells[0]["task"])
+        batch = sample_batch(worker.sample("pairs", of, model, split, n, **about), model)
         return PromptSizes.like(batch, n, differ=experiment.ablation == "counterfactual")
 
     train = prompts(experiment.train_split, experiment.train_limit)
@@ -207,7 +207,7 @@ def _adversarial(
     cells: Sequence[Cell],
     model: Model,
     memory: FreeMemory,
-    load: Callable[[str], Task],
+    worker: Worker,
 ) -> Work:
     """Count every circuit on every pair, random circuits on `controls` squared pairs, and methods.
 
@@ -218,9 +218,12 @@ def _adversarial(
     """
     if experiment.enumerate_all:
         raise BadUsage("How many pairs --enumerate takes is known once they are drawn.")
-    size, task = ModelSize.of(model, experiment.model), load(experiment.task)
+    size = ModelSize.of(model, experiment.model)
     about = {"counterfactual": experiment.counterfactual, "seed": experiment.seed}
-    batch = sample_pairs(task, model, experiment.split, experiment.n_clean, **about)
+    of = (experiment.model, experiment.task)
+    n = min(experiment.n_clean, SAMPLE)
+    drawn = worker.sample("pairs", of, model, experiment.split, n, **about)
+    batch = sample_batch(drawn, model)
     columns, is_grid = batch.n_tokens, experiment.paired and experiment.design == "grid"
     share = PromptSizes.like(batch, 1, differ=experiment.paired).share
     if is_grid:
@@ -250,7 +253,8 @@ def _adversarial(
     held = memory.working_set(size, model.decoder, columns)
     for name in dict.fromkeys(spec.name for spec in specs if spec.kind == "method"):
         method = METHODS.make(name)
-        pairs = sample_pairs(task, model, "train", experiment.train_limit, **about)
+        n_train = min(experiment.train_limit, SAMPLE)
+        pairs = sample_batch(worker.sample("pairs", of, model, "train", n_train, **about), model)
         train = PromptSizes.like(pairs, experiment.train_limit, differ=experiment.paired)
         operations += scoring_operations(method, size, train)
         n_runs += scoring_runs(method, size, train)
@@ -272,15 +276,15 @@ def _patch(
     cells: Sequence[Cell],
     model: Model,
     memory: FreeMemory,
-    load: Callable[[str], Task],
+    worker: Worker,
 ) -> Work:
     """Count both runs of a pair, and every cell of a map where prompts differ."""
     size = ModelSize.of(model, cells[0]["model"])
     about = {"counterfactual": experiment.counterfactual, "private_seed": experiment.private_seed}
-    task = load(cells[0]["task"])
-    batch = sample_pairs(
-        task, model, experiment.split, experiment.limit, seed=experiment.seed, **about
-    )
+    about |= {"seed": experiment.seed, "keep": experiment.keep}
+    of = (cells[0]["model"], cells[0]["task"])
+    drawn = worker.sample("pairs", of, model, experiment.split, experiment.limit, **about)
+    batch = sample_batch(drawn, model)
     pairs, layers = PromptSizes.like(batch, experiment.limit), range(size.graph.n_layers)
     n_columns, operations = pairs.columns * pairs.share, 0.0
     for cell in cells:
@@ -300,16 +304,16 @@ def _variables(
     cells: Sequence[Cell],
     model: Model,
     memory: FreeMemory,
-    load: Callable[[str], Task],
+    worker: Worker,
 ) -> Work:
     """Count every example and counterfactual once; for every k, trainings as steps x rows x sites;
     every site on validation and test pairs; and controls at one site.
     """
-    size, task = ModelSize.of(model, cells[0]["model"]), load(cells[0]["task"])
+    size, task = ModelSize.of(model, cells[0]["model"]), worker.task(cells[0]["task"])
     defaults, known = defaults_of(task.name), variables_of(experiment, cells[0]["task"])
-    examples = defaults.prepared(
-        sample_examples(task, model, "train", experiment.train_limit, seed=experiment.seed)
-    )
+    of, n = (cells[0]["model"], cells[0]["task"]), min(experiment.train_limit, SAMPLE)
+    drawn = worker.sample("examples", of, model, "train", n, seed=experiment.seed)
+    examples = defaults.prepared(Examples(drawn, {}))
     columns = columns_of(model, [example.prompt.text for example in examples])
     n_kinds = len(experiment.kinds or defaults.kinds or examples[0].counterfactuals)
     limits = (experiment.train_limit, experiment.validation_limit, experiment.test_limit)
@@ -361,7 +365,7 @@ def _gym(
     cells: Sequence[Cell],
     model: Model,
     memory: FreeMemory,
-    load: Callable[[str], Task],
+    worker: Worker,
 ) -> Work:
     """Count, for every task, the values of all items, the training steps of every draw, kind of
     labels and candidate, and the exchange at every site for every fit; then the same in a model of
@@ -418,7 +422,7 @@ def _accuracy(
     cells: Sequence[Cell],
     model: Model,
     memory: FreeMemory,
-    load: Callable[[str], Task],
+    worker: Worker,
 ) -> Work:
     """Count every prompt of an example, and each continuation from the prompt's end on.
 
@@ -427,13 +431,16 @@ def _accuracy(
     """
     size, operations, longest = ModelSize.of(model, cells[0]["model"]), 0.0, 1
     for cell in cells:
-        task = load(cell["task"])
+        task = worker.task(cell["task"])
         known = task.sizes.get(experiment.split, 0)
         n = min(experiment.limit or known, known or experiment.limit or 0)
         if not n:
             raise BadUsage(f"How many examples {task.name} has is known once it is read: --limit.")
         about = {"seed": experiment.seed, "private_seed": experiment.private_seed}
-        examples = sample_examples(task, model, experiment.split, n, **about)
+        of = (cell["model"], cell["task"])
+        examples = worker.sample("examples", of, model, experiment.split, n, **about)
+        if not examples:
+            raise BadPairs(f"Split {experiment.split!r} of {task.name} has no readable example.")
         prompts = [x for y in examples for x in (y.prompt, *y.counterfactuals.values())]
         columns = columns_of(model, [prompt.text for prompt in prompts])
         n_more = sum(len(prompt.choices) for prompt in prompts) / len(examples)

@@ -132,7 +132,7 @@ def test_gpt2_is_told_by_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unmatched_pairs_have_one_template() -> None:
-    plans = PaperExperiment("gpt2", "attn").plans()
+    plans = PaperExperiment("gpt2", "attn").experiments()
     assert {name: plan.same for name, plan in plans.items()} == {
         f"{task}-{pairs}": ("template",) if pairs == "unmatched" else ()
         for task in TASKS

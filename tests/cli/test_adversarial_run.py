@@ -427,7 +427,7 @@ def test_nothing_is_worse_than_by_the_least_effect(run: Run, tmp_path: Path) -> 
 
 
 def test_the_papers_runs_draw_its_heat_maps() -> None:
-    plans = PaperExperiment("gpt2").plans()
+    plans = PaperExperiment("gpt2").experiments()
     maps = {name: plan.heat_maps for name, plan in plans.items()}
     assert sum(name.startswith(("ioi", "greater")) for name in maps) == 4
     assert all(

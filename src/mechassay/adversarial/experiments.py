@@ -318,7 +318,7 @@ class SearchExperiment(SearchOptions, Experiment):
 
 
 def found_circuit(
-    plan: SearchOptions | ShiftOptions, text: str, model: Model, task: Task, worker: Worker
+    experiment: SearchOptions | ShiftOptions, text: str, model: Model, task: Task, worker: Worker
 ) -> FoundCircuit:
     """A circuit as it is typed, found on the train split if need be."""
     spec, scores = CircuitSpec.parse(text), dict[str, Scores]()
@@ -326,18 +326,18 @@ def found_circuit(
         pairs = task.pairs(
             "train",
             model,
-            limit=plan.train_limit,
-            counterfactual=plan.counterfactual,
-            seed=plan.seed,
+            limit=experiment.train_limit,
+            counterfactual=experiment.counterfactual,
+            seed=experiment.seed,
         )
         templates = [task.template(pair.tags) for pair in pairs]
-        rng = np.random.default_rng(plan.seed)
-        batch = paired(model.batch(pairs), plan.pairing, rng, templates).batch
-        objective = load_objective(plan.objective or task.objective)
+        rng = np.random.default_rng(experiment.seed)
+        batch = paired(model.batch(pairs), experiment.pairing, rng, templates).batch
+        objective = load_objective(experiment.objective or task.objective)
         method = METHODS.make(spec.name)
         scores[spec.name] = method.score(model, batch, objective, progress=worker.progress)
-    truth = partial(truth_circuit, plan.model, "counterfactual")
-    return spec.find(model.graph, seed=plan.seed, scores=scores, truth=truth)
+    truth = partial(truth_circuit, experiment.model, "counterfactual")
+    return spec.find(model.graph, seed=experiment.seed, scores=scores, truth=truth)
 
 
 def _tables(result: SearchResult) -> list[Table]:

@@ -369,17 +369,17 @@ class PaperExperiment(PaperOptions, Experiment):
     markdown: ClassVar[str] = ""
 
     def check(self, worker: Worker) -> None:
-        for plan in self.plans().values():
-            plan.refuse()
+        for experiment in self.experiments().values():
+            experiment.refuse()
 
     def cells(self) -> list[Cell]:
         return [
             Cell(
                 name,
-                {"run": name, "model": shown_model(plan.model), "task": plan.task},
+                {"run": name, "model": shown_model(experiment.model), "task": experiment.task},
                 name.rpartition("-")[0],
             )
-            for name, plan in self.plans().items()
+            for name, experiment in self.experiments().items()
         ]
 
     def run(self, cell: Cell, worker: Worker) -> Record:
@@ -388,10 +388,12 @@ class PaperExperiment(PaperOptions, Experiment):
         Raises:
             MechassayError: the run has no record.
         """
-        plan = self.plans()[cell.name]
-        model = worker.model(plan.model, dtype=plan.dtype, prepend_bos=plan.prepend_bos)
-        folder, models = worker.folder.path / cell.name, {plan.model: model}
-        report = run(plan, folder, models=models, progress=worker.progress)
+        experiment = self.experiments()[cell.name]
+        model = worker.model(
+            experiment.model, dtype=experiment.dtype, prepend_bos=experiment.prepend_bos
+        )
+        folder, models = worker.folder.path / cell.name, {experiment.model: model}
+        report = run(experiment, folder, models=models, progress=worker.progress)
         for failure in report.failures:
             raise MechassayError(failure.message)
         (record,) = report.records
@@ -399,7 +401,7 @@ class PaperExperiment(PaperOptions, Experiment):
         tables = list(record.tables)
         if pairs == "unmatched":
             inner = Worker(RunFolder(folder), models=models, progress=worker.progress)
-            outcome = _verdict(AdversarialInputs(plan, inner), task)
+            outcome = _verdict(AdversarialInputs(experiment, inner), task)
             row = {"task": task, **asdict(outcome), "compared": " ".join(outcome.compared)}
             tables.append(Table.of(VERDICT, ("task",), [row]))
         assert record.values is not None
@@ -415,9 +417,9 @@ class PaperExperiment(PaperOptions, Experiment):
         for line in sentences:
             print_text(line, console)
 
-    def plans(self) -> dict[str, AdversarialExperiment]:
+    def experiments(self) -> dict[str, AdversarialExperiment]:
         """The runs by the name of their folder: "ioi-unmatched" and so on."""
-        plans: dict[str, AdversarialExperiment] = {}
+        experiments: dict[str, AdversarialExperiment] = {}
         for task in TASKS:
             model = self.docstring_model if task == "docstring" else self.model
             if model is None:
@@ -431,7 +433,7 @@ class PaperExperiment(PaperOptions, Experiment):
                 "matched": (n_matched, n_matched),
             }
             for pairs, (n_clean, n_corrupted) in sizes.items():
-                plans[f"{task}-{pairs}"] = AdversarialExperiment(
+                experiments[f"{task}-{pairs}"] = AdversarialExperiment(
                     model=model,
                     task=PROMPTS[pairs][task],
                     circuits=(f"canonical:{task}",),
@@ -448,7 +450,7 @@ class PaperExperiment(PaperOptions, Experiment):
                     worst=self.worst,
                     heat_maps=MAPS.get(task, ()),
                 )
-        return plans
+        return experiments
 
 
 def _verdict(inputs: AdversarialInputs, task: str) -> Closeness:

@@ -57,7 +57,6 @@ from mechassay.discovery.inputs import (
     part_scores_file,
 )
 from mechassay.discovery.options import CircuitsOptions, Construction, Stage
-from mechassay.discovery.suite_page import suite_differences
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
@@ -101,7 +100,7 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         return ("circuits", "evaluate", *self.scores), asked_about
 
     def versions(self, worker: Worker) -> dict[str, int]:
-        """Versions of definitions, which are part of the plan."""
+        """Return versions of definitions, which are part of plan.json."""
         return {"profile_version": VERSIONS[self.profile]}
 
     def definitions(self) -> dict[str, int]:
@@ -195,8 +194,9 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
 
     def _check_unchanged(self, worker: Worker) -> None:
         """Refuse files of scores that have changed since the folder's records were made of them."""
-        of_files = [cell for cell in self.cells() if cell["method"] in self.scores]
-        for cell in of_files if worker.folder.has_plan else ():
+        if not (self.scores and worker.folder.has_plan):
+            return
+        for cell in (cell for cell in self.cells() if cell["method"] in self.scores):
             record, typed = worker.folder.record_of(cell, recompute=False), cell["method"]
             if record is None or record.method.args.get(SCORES_SHA256) == path_hash(Path(typed)):
                 continue
@@ -300,6 +300,8 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
             return report.folder / "scores"
         if not self.curve:
             return super().write(report)
+        from mechassay.discovery.suite_page import suite_differences  # Only writing needs it.
+
         parts = report.by_group()
         drawings = {group: self._drawings(group, part) for group, part in parts.items()}
         command = command_line(self, Path(report.folder.name))

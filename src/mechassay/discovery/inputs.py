@@ -72,7 +72,6 @@ from mechassay.runs.cells import Cell
 from mechassay.runs.worker import Worker, made_by
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
 from mechassay.stats.intervals import Interval
-from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import is_truth, load_truth
 from mechassay.utils.checkpoint import Clock, header_in
@@ -170,9 +169,10 @@ class CircuitInputs:
             BadUsage: the folder holds results on other pairs; `over` templates that are not there.
         """
         experiment = self.experiment
-        pairs = self.task.pairs(
-            split,
+        pairs = self.worker.pairs(
+            (self.model_name, self.task_name),
             self.model,
+            split,
             limit=limit,
             counterfactual=experiment.counterfactual,
             keep=experiment.keep,
@@ -702,7 +702,7 @@ class CircuitInputs:
         Raises:
             BadFile, GraphMismatch: the file holds no circuit, or one of another graph.
         """
-        if is_truth(self.model_name) and self.task == load_task(self.model_name):
+        if is_truth(self.model_name) and self.task == self.worker.task(self.model_name):
             return load_truth(self.model_name).circuits
         file = self.experiment.known or getattr(self.model.hf, "circuit_file", None)
         if not file:

@@ -206,7 +206,7 @@ class AdversarialRunner:
             seed=wish.seed,
         )
         name = wish.value.column
-        return [Piece(name, experiment.plans()[name])]
+        return [Piece(name, experiment.experiments()[name])]
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
         (record,) = records

@@ -90,11 +90,9 @@ class AccuracyExperiment(Experiment):
         from mechassay.results.records import Selection
 
         model, task = self.loaded(cell, worker)
-        size = task.sizes.get(self.split, 0)
-        limit = None if self.limit is None or self.limit >= size > 0 else self.limit
-        examples = task.examples(
-            self.split, model, limit=limit, seed=self.seed, private_seed=self.private_seed
-        )
+        of, about = (cell["model"], cell["task"]), {"seed": self.seed}
+        about |= {"limit": self.limit, "private_seed": self.private_seed}
+        examples = worker.examples(of, model, self.split, **about)
         # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.
         chosen = Selection(
             task=task.name,

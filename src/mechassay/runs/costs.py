@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 
-from mechassay.errors import BadPairs
 from mechassay.models.decoder import Decoder
 from mechassay.models.graph import Graph
 from mechassay.models.memory import (
@@ -44,10 +43,9 @@ from mechassay.models.memory import (
 from mechassay.models.model import Model, check_device, check_dtype
 from mechassay.models.sources import find_source
 from mechassay.prompts.batch import Batch
-from mechassay.prompts.pairs import Examples
+from mechassay.prompts.pairs import Pair
 from mechassay.prompts.tokenization import encode
 from mechassay.runs.experiment import Cell
-from mechassay.tasks.task import Task
 
 GB = 1e9
 LIBRARIES, CLASSES = 0.36e9, 0.13e9
@@ -75,8 +73,6 @@ read; bytes read a second.
 """
 LAYER = 1e-3
 """Seconds of a layer that is started, whatever it computes: most of the time of small models."""
-SAMPLE = 64
-"""Pairs of a split that are read to learn how long its prompts are."""
 TOKENS_A_WORD = 1.4
 
 
@@ -297,17 +293,10 @@ class FreeMemory(NamedTuple):
         return max(CHUNK * budget, min(prompt, float(most)))
 
 
-def sample_pairs(task: Task, model: Model, split: str, n: int, **settings: Any) -> Batch:
-    """The first pairs of a split. Without a tokenizer one pair of as many tokens as its longest
+def sample_batch(pairs: Sequence[Pair], model: Model) -> Batch:
+    """Return pairs as a batch. Without a tokenizer it is one pair of as many tokens as the longest
     prompt has words (`TOKENS_A_WORD`), which differs in all of them.
-
-    Args:
-        settings: of `Task.pairs`.
-
-    Raises:
-        BadUsage, BadPairs: see `Task.pairs`.
     """
-    pairs = task.pairs(split, model.tokenizer, limit=min(n, SAMPLE), **settings)
     if model.tokenizer is None:
         tokens = torch.zeros(1, columns_of(model, [pair.clean for pair in pairs]), dtype=torch.long)
         return Batch.from_tokens(tokens, tokens + 1, [0], [1])
@@ -319,24 +308,6 @@ def columns_of(model: Model, texts: Sequence[str]) -> int:
     if model.tokenizer is None:
         return round(max(len(text.split()) for text in texts) * TOKENS_A_WORD) + 1
     return len(model.prepend) + max(map(len, encode(model.tokenizer, texts)))
-
-
-def sample_examples(task: Task, model: Model, split: str, n: int, **settings: Any) -> Examples:
-    """The first examples of a split, of n that are asked for or as many as there are.
-
-    Args:
-        settings: of `Task.examples`.
-
-    Raises:
-        BadPairs: none can be read.
-        BadUsage: see `Task.examples`.
-    """
-    some, size = min(n, SAMPLE), task.sizes.get(split, 0)
-    limit = None if some >= size > 0 else some
-    examples = task.examples(split, model.tokenizer, limit=limit, **settings)
-    if not examples:
-        raise BadPairs(f"Split {split!r} of {task.name} has no example that can be read.")
-    return examples
 
 
 def cost_of(

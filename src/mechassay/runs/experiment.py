@@ -97,7 +97,7 @@ class Experiment:
         fields = ("limit", "counterfactual", "keep", "seed", "private_seed")
         about = {name: getattr(self, name) for name in fields if hasattr(self, name)}
         split = str(getattr(self, "split", "test"))
-        pairs = task.pairs(split, model, **about)
+        pairs = worker.pairs((cell["model"], cell["task"]), model, split, **about)
         asked = {"split": split, "limit": about.get("limit")}
         return Inputs(model, task, {"test": pairs}, asked, worker.progress)
 

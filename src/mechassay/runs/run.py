@@ -129,7 +129,9 @@ def opened(
         growing=experiment.grows,
         free=free_fields(experiment),
     )
-    for cell in experiment.cells() if cells is None else cells:
+    every = experiment.cells() if cells is None else cells
+    worker.cells |= {cell.name: cell for cell in every}
+    for cell in every:
         if moved := folder.set_aside(cell.name):
             worker.notes.append(
                 f"{folder.record_file(cell.name)} was cut off: its cell is measured again, and the"

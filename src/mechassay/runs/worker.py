@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.models.computing import chosen
 from mechassay.models.model import Model, load_model
 from mechassay.models.replicas import Replicas
+from mechassay.prompts.pairs import Examples, Pairs
 from mechassay.results.records import Provenance, Record, Spec, Values, provenance
 from mechassay.results.result import Result
 from mechassay.runs.cells import Cell, contents_of
@@ -29,12 +30,16 @@ from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import file_hash
 
 T = TypeVar("T")
+What = Literal["pairs", "examples"]
+SAMPLE, MOST_DRAWN = 64, 1_000
+"""Pairs of a split that tell how long its prompts are; pairs up to which all are drawn for that."""
 
 
 class Worker:
     """The folder of a run, the last model, and the inputs that cells share.
 
-    `notes` are what to tell about the folder before anything is measured.
+    `cells` are those of the run by name, as far as they are known. `notes` are what to tell about
+    the folder before anything is measured.
 
     Args:
         device_map: where modules of models are placed, instead of `device`.
@@ -59,8 +64,8 @@ class Worker:
         self._models, self._tasks = dict(models or {}), dict(tasks or {})
         self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
         self._inputs, self._shared = "", dict[str, Any]()
-        self._cells, self._looked_at = dict[str, Cell](), dict[str, None]()
-        self._contents = dict[str, str]()
+        self.cells, self._looked_at = dict[str, Cell](), set[str]()
+        self._contents, self._drawn = dict[str, set[str]](), dict[tuple[Any, ...], Any]()
 
     def turn_to(self, cell: Cell) -> None:
         """Forget the inputs of other cells."""
@@ -96,26 +101,27 @@ class Worker:
         Raises:
             BadUsage: the weights of the model, or the file of the task, changed meanwhile.
         """
-        for name in sorted(self.folder.cells_with_records() - self._looked_at.keys()):
-            if not self._looked_at:
-                # The plan has the cells of all that was ever asked for, not of this command alone.
-                plan = self.folder.plan() if self.folder.has_plan else {}
-                lists = {
-                    x: tuple(plan[x]) for x in experiment.grows if isinstance(plan.get(x), list)
-                }
-                self._cells = {own.name: own for own in replace(experiment, **lists).cells()}
-            self._looked_at[name] = None
+        for name in sorted(self.folder.cells_with_records() - self._looked_at):
+            self._looked_at.add(name)
+            if name not in self.cells:
+                self.cells |= {own.name: own for own in self._planned(experiment).cells()}
             with suppress(BadFile):  # Its own cell says that it cannot be read.
-                if name in self._cells:
-                    stored = self.folder.record(name, recompute=False)
-                    if stored is not None:
-                        self._contents |= contents_of(self._cells[name], stored.specs)
+                stored = self.folder.record(name, recompute=False)
+                if stored is not None and name in self.cells:
+                    for what, digest in contents_of(self.cells[name], stored.specs):
+                        self._contents.setdefault(what, set()).add(digest)
         for name, digest in contents_of(cell, specs):
-            if self._contents.setdefault(name, digest) != digest:
+            if self._contents.setdefault(name, {digest}) != {digest}:
                 raise BadUsage(
                     f"{name} changed since {self.folder.path} has records of it. Name another"
                     " --output, or remove the folder."
                 )
+
+    def _planned(self, experiment: Any) -> Any:
+        """Return the experiment with all that the folder was ever asked for."""
+        plan = self.folder.plan() if self.folder.has_plan else {}
+        lists = {x: tuple(plan[x]) for x in experiment.grows if isinstance(plan.get(x), list)}
+        return replace(experiment, **lists)
 
     def record(self, experiment: Any, cell: Cell, inputs: Inputs) -> Record:
         """Measure a cell; what its result does not say of its record follows from the inputs."""
@@ -176,6 +182,51 @@ class Worker:
             self._tasks[name] = load_task(name)
         return self._tasks[name]
 
+    def pairs(self, of: tuple[str, str], model: Model, split: str, **about: Any) -> Pairs:
+        """Return pairs of a task, drawn once for the estimate of costs and for the inputs.
+
+        Args:
+            of: the names of the model and the task.
+            about: see `Task.pairs`, also for errors.
+        """
+        return self._drawn.pop(_key("pairs", of, split, about), None) or self.task(of[1]).pairs(
+            split, model, **about
+        )
+
+    def examples(self, of: tuple[str, str], model: Model, split: str, **about: Any) -> Examples:
+        """Return examples of a task, as `pairs` does; a limit beyond the split asks for all."""
+        size = self.task(of[1]).sizes.get(split, 0)
+        limit = about["limit"]
+        about["limit"] = None if limit is None or limit >= size > 0 else limit
+        return self._drawn.pop(_key("examples", of, split, about), None) or self.task(
+            of[1]
+        ).examples(split, model, **about)
+
+    def sample(
+        self, what: What, of: tuple[str, str], model: Model, split: str, n: int, **about: Any
+    ) -> Sequence[Any]:
+        """Return the first of n pairs or examples of a task, which tell how long prompts are. If n
+        is small, all are drawn, and the next call of `pairs` or `examples` returns them.
+
+        Args:
+            of: the names of the model and the task.
+            model: its outline is enough.
+            about: see `Task.pairs`, also for errors.
+        """
+        task, limit = self.task(of[1]), min(n, MOST_DRAWN)
+        whole = n <= MOST_DRAWN and model.tokenizer is not None
+        if not whole or about.get("keep", "all") != "all":
+            about.pop("keep", None)
+            limit, whole = min(n, SAMPLE), False
+        size = task.sizes.get(split, 0)
+        about["limit"] = None if what == "examples" and limit >= size > 0 else limit
+        key = _key(what, of, split, about)
+        drawn = self._drawn.get(key)
+        if drawn is None:
+            drawn = getattr(task, what)(split, model if whole else model.tokenizer, **about)
+            self._drawn |= {key: drawn} if whole else {}
+        return drawn[:SAMPLE]
+
     def kept(
         self,
         name: str,
@@ -190,6 +241,11 @@ class Worker:
             path.parent.mkdir(parents=True, exist_ok=True)
             save(made, path)
         return load(path)
+
+
+def _key(what: What, of: tuple[str, str], split: str, about: Mapping[str, Any]) -> tuple[Any, ...]:
+    usual = {"counterfactual": None, "keep": "all"} if what == "pairs" else {}
+    return what, *of, split, *sorted({"private_seed": None, "seed": 0, **usual, **about}.items())
 
 
 def kept_file(folder: Path, experiment: Any, cell: str) -> Path:

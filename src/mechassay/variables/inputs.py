@@ -56,27 +56,27 @@ from mechassay.variables.options import VariablesOptions
 """Of SAEs: a folder, or a file of arrays."""
 
 
-def variables_of(plan: VariablesOptions, task: str) -> dict[str, Hypothesis]:
+def variables_of(options: VariablesOptions, task: str) -> dict[str, Hypothesis]:
     """The hypotheses of a task that a run looks at, by name.
 
     Raises:
         UnknownName: the task has no causal model, or that no such variable.
     """
     known = hypotheses(load_task(task).name)
-    names = plan.variables or tuple(
+    names = options.variables or tuple(
         name for name, hypothesis in known.items() if hypothesis.by_default
     )
     return {name: known[one_of(f"variable of {task}", name, known)] for name in names}
 
 
-def training_settings(plan: VariablesOptions, task: str, family: str) -> FeaturizerSettings:
+def training_settings(options: VariablesOptions, task: str, family: str) -> FeaturizerSettings:
     """Those of the profile, with what was asked for in place of them."""
-    settings = featurizer_settings(plan.profile, task, family)
-    if plan.lr is not None:
-        settings = replace(settings, lr=plan.lr)
-    if plan.epochs is not None:
-        settings = replace(settings, epochs=plan.epochs, least_steps=1)
-    return settings if plan.steps is None else replace(settings, steps=plan.steps)
+    settings = featurizer_settings(options.profile, task, family)
+    if options.lr is not None:
+        settings = replace(settings, lr=options.lr)
+    if options.epochs is not None:
+        settings = replace(settings, epochs=options.epochs, least_steps=1)
+    return settings if options.steps is None else replace(settings, steps=options.steps)
 
 
 @dataclass

@@ -516,7 +516,7 @@ def test_processes_of_a_killed_parent_end(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"
         "from pathlib import Path\n"
-        "from tests.runs.test_execute import done\n"
+        "from tests.runs.test_executors import done\n"
         "if __name__ == '__main__':\n"
         "    done(Path(sys.argv[1]), 'sleeps', 'is done', workers=2)\n"
     )
