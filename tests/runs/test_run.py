@@ -165,6 +165,15 @@ def test_a_record_under_the_name_of_another_cell_is_refused(tmp_path: Path) -> N
             ma.run(experiment, tmp_path, progress=SILENT)
 
 
+def test_a_record_of_another_kind_of_run_is_refused(tmp_path: Path) -> None:
+    experiment = SMALL_EXPERIMENTS["patch"]
+    ma.run(experiment, tmp_path, progress=SILENT)
+    file = RunFolder(tmp_path).record_file(experiment.cells()[0].name)
+    edited(file, lambda record: record.changed(kind="circuits"))
+    with pytest.raises(BadFile, match="is a record of the kind circuits in a run of the kind pat"):
+        ma.run(experiment, tmp_path, progress=SILENT)
+
+
 def test_records_have_the_kind_and_the_labels_of_their_cells(tmp_path: Path) -> None:
     for kind in ("circuits", "alignments", "directions", "assess"):
         experiment = SMALL_EXPERIMENTS[kind]

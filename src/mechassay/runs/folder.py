@@ -18,6 +18,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -151,6 +152,15 @@ class RunFolder:
         """Whether anything was ever run here."""
         return self.plan_file.is_file()
 
+    @property
+    def kind(self) -> str:
+        """The kind of run; "" before there is a plan."""
+        return self._kind if self.has_plan else ""
+
+    @cached_property
+    def _kind(self) -> str:
+        return str(self.plan().get("kind", ""))
+
     def plan(self) -> dict[str, Any]:
         """What is run here.
 
@@ -184,15 +194,20 @@ class RunFolder:
         """The record of a cell, or None.
 
         Raises:
-            BadFile: see `record`; or the file has the record of another cell.
+            BadFile: see `record`; or the file has the record of another cell or kind of run.
         """
         record = self.record(cell.name, recompute=recompute)
-        if record is not None and not cell.labels.items() <= record.cell.items():
+        if record is None:
+            return None
+        wrong = ""
+        if not cell.labels.items() <= record.cell.items():
             own, other = (", ".join(at.values()) for at in (cell.labels, record.cell))
-            raise BadFile(
-                f"{self.record_file(cell.name)}: is the record of another cell ({other}, not"
-                f" {own}); remove it, and run its cell again."
-            )
+            wrong = f"is the record of another cell ({other}, not {own})"
+        elif self.kind not in ("", record.kind):
+            wrong = f"is a record of the kind {record.kind} in a run of the kind {self.kind}"
+        if wrong:
+            file = self.record_file(cell.name)
+            raise BadFile(f"{file}: {wrong}; remove it, and run its cell again.")
         return record
 
     def cells_left(self, cells: Sequence[Cell]) -> list[Cell]:
