@@ -77,7 +77,7 @@ STEP, FIT = 0.002, 0.01
 values of one site, such as a probe or k-means.
 """
 
-WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory, Worker], Work]
+WorkOf = Callable[[Any, Sequence[Cell], Model, Worker], Work]
 
 
 def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], Worker], Cost]:
@@ -90,8 +90,8 @@ def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], Worker], Cost]:
             dtype = experiment.dtype_of(name) if is_gym else experiment.dtype
             return outline(name, dtype=dtype, prepend_bos=experiment.prepend_bos)
 
-        def work(own: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
-            return work_of(experiment, own, model, memory, worker)
+        def work(own: Sequence[Cell], model: Model) -> Work:
+            return work_of(experiment, own, model, worker)
 
         return cost_of(cells, worker.device, outlined, work)
 
@@ -99,13 +99,10 @@ def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], Worker], Cost]:
 
 
 def _circuits(
-    experiment: CircuitsExperiment,
-    cells: Sequence[Cell],
-    model: Model,
-    memory: FreeMemory,
-    worker: Worker,
+    experiment: CircuitsExperiment, cells: Sequence[Cell], model: Model, worker: Worker
 ) -> Work:
     """Count the passes of methods, the random rankings at all sizes, and the curves."""
+    memory = FreeMemory.of(worker.device)
     source = cells[0]["model"]
     size = ModelSize.of(model, source)
 
@@ -174,11 +171,7 @@ def scoring_runs(method: AnyMethod, size: ModelSize, train: PromptSizes) -> floa
 
 
 def scoring_bytes(
-    method: AnyMethod,
-    size: ModelSize,
-    decoder: Decoder,
-    train: PromptSizes,
-    memory: FreeMemory,
+    method: AnyMethod, size: ModelSize, decoder: Decoder, train: PromptSizes, memory: FreeMemory
 ) -> float:
     """Return the bytes that a method holds beyond the weights.
 
@@ -203,11 +196,7 @@ def _kept(decoder: Decoder, n_tokens: int, memory: FreeMemory) -> float:
 
 
 def _adversarial(
-    experiment: AdversarialExperiment,
-    cells: Sequence[Cell],
-    model: Model,
-    memory: FreeMemory,
-    worker: Worker,
+    experiment: AdversarialExperiment, cells: Sequence[Cell], model: Model, worker: Worker
 ) -> Work:
     """Count every circuit on every pair, random circuits on `controls` squared pairs, and methods.
 
@@ -216,6 +205,7 @@ def _adversarial(
     Raises:
         BadUsage: `--enumerate`, whose pairs are known once they are drawn.
     """
+    memory = FreeMemory.of(worker.device)
     if experiment.enumerate_all:
         raise BadUsage("How many pairs --enumerate takes is known once they are drawn.")
     size = ModelSize.of(model, experiment.model)
@@ -272,13 +262,10 @@ def edges_of(spec: CircuitSpec, n_edges: int) -> float:
 
 
 def _patch(
-    experiment: PatchExperiment,
-    cells: Sequence[Cell],
-    model: Model,
-    memory: FreeMemory,
-    worker: Worker,
+    experiment: PatchExperiment, cells: Sequence[Cell], model: Model, worker: Worker
 ) -> Work:
     """Count both runs of a pair, and every cell of a map where prompts differ."""
+    memory = FreeMemory.of(worker.device)
     size = ModelSize.of(model, cells[0]["model"])
     about = {"counterfactual": experiment.counterfactual, "private_seed": experiment.private_seed}
     about |= {"seed": experiment.seed, "keep": experiment.keep}
@@ -300,15 +287,12 @@ def _patch(
 
 
 def _variables(
-    experiment: VariablesExperiment,
-    cells: Sequence[Cell],
-    model: Model,
-    memory: FreeMemory,
-    worker: Worker,
+    experiment: VariablesExperiment, cells: Sequence[Cell], model: Model, worker: Worker
 ) -> Work:
     """Count every example and counterfactual once; for every k, trainings as steps x rows x sites;
     every site on validation and test pairs; and controls at one site.
     """
+    memory = FreeMemory.of(worker.device)
     size, task = ModelSize.of(model, cells[0]["model"]), worker.task(cells[0]["task"])
     defaults, known = defaults_of(task.name), variables_of(experiment, cells[0]["task"])
     of, n = (cells[0]["model"], cells[0]["task"]), min(experiment.train_limit, SAMPLE)
@@ -360,17 +344,12 @@ def _variables(
     return Work(model.name, size, operations, held, fixed=STEP * n_steps)
 
 
-def _gym(
-    experiment: GymExperiment,
-    cells: Sequence[Cell],
-    model: Model,
-    memory: FreeMemory,
-    worker: Worker,
-) -> Work:
+def _gym(experiment: GymExperiment, cells: Sequence[Cell], model: Model, worker: Worker) -> Work:
     """Count, for every task, the values of all items, the training steps of every draw, kind of
     labels and candidate, and the exchange at every site for every fit; then the same in a model of
     random weights.
     """
+    memory = FreeMemory.of(worker.device)
     size, operations, held = ModelSize.of(model, cells[0]["model"]), 0.0, 0.0
     n_steps = n_values = 0
     layers = blocks(model, layers_of(experiment.layers, size.graph.n_layers))
@@ -418,17 +397,14 @@ def _gym(
 
 
 def _accuracy(
-    experiment: AccuracyExperiment,
-    cells: Sequence[Cell],
-    model: Model,
-    memory: FreeMemory,
-    worker: Worker,
+    experiment: AccuracyExperiment, cells: Sequence[Cell], model: Model, worker: Worker
 ) -> Work:
     """Count every prompt of an example, and each continuation from the prompt's end on.
 
     Raises:
         BadUsage: a task that does not say its size.
     """
+    memory = FreeMemory.of(worker.device)
     size, operations, longest = ModelSize.of(model, cells[0]["model"]), 0.0, 1
     for cell in cells:
         task = worker.task(cell["task"])

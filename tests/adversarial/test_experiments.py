@@ -48,8 +48,9 @@ from mechassay.results.records import Check, Record
 from mechassay.results.report import write_page
 from mechassay.results.sections import failed_checks
 from mechassay.results.text import summary
+from mechassay.runs.cells import cell_name
 from mechassay.runs.run import run
-from mechassay.runs.worker import Worker, cell_name
+from mechassay.runs.worker import Worker
 from mechassay.stats.bounds import upper_bound
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task

@@ -142,6 +142,8 @@ def test_the_code_of_a_page_runs(
 
     if page in COSTLY:
         monkeypatch.setattr(ma, "load_model", tiny_or_load)
+    if page.parent.name == "your-own":  # Its package is installed by then.
+        monkeypatch.syspath_prepend(str(ROOT / "examples" / page.stem / "src"))
     run(page, python_blocks(page, real=False), {})
 
 

@@ -59,7 +59,8 @@ def records_of(adversarial_inputs: AdversarialInputs) -> list[Record]:
         record = folder.record(cell.name)
         if record is None:
             maker = maker or RecordMaker(adversarial_inputs)
-            folder.save_record(cell.name, maker.record(number))
+            made = maker.record(number)
+            folder.save_record(cell.name, made.changed(cell={**made.cell, **cell.labels}))
             record = folder.record(cell.name)
         assert record is not None
         records.append(record)

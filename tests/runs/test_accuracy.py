@@ -20,10 +20,9 @@ from mechassay.results.page import Report, markdown, render
 from mechassay.results.plots import svg
 from mechassay.results.records import Failure, Measure, Record, Spec, Values, provenance
 from mechassay.runs.accuracy import AccuracyExperiment
-from mechassay.runs.accuracy_measures import ORIGINAL
 from mechassay.runs.accuracy_page import AccuracyPage, draw_accuracy, short
 from mechassay.tasks import load_task
-from mechassay.tasks.accuracy import score_prompts
+from mechassay.tasks.accuracy import ORIGINAL, score_prompts
 from mechassay.utils.display import SILENT
 
 

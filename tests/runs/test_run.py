@@ -27,10 +27,9 @@ from mechassay.results.records import Measure, Record
 from mechassay.results.result import RecordContents
 from mechassay.runs import EXPERIMENTS, options
 from mechassay.runs.accuracy import AccuracyExperiment
-from mechassay.runs.cells import Cell
+from mechassay.runs.cells import Cell, Inputs
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.inputs import Inputs
 from mechassay.runs.run import opened
 from mechassay.runs.worker import Worker
 from mechassay.tasks.task import Task

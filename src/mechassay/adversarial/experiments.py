@@ -184,8 +184,7 @@ class AdversarialExperiment(AdversarialOptions, Experiment):
 
     def run(self, cell: Cell, worker: Worker) -> Record:
         maker = worker.shared("records", lambda: RecordMaker(AdversarialInputs(self, worker)))
-        record = maker.record(self.circuits.index(cell["circuit"]))
-        return record.changed(cell={**record.cell, **cell.labels})
+        return maker.record(self.circuits.index(cell["circuit"]))
 
     def show(self, report: Report, console: Console) -> None:
         print_tables(AdversarialPage().tables(report), console)
@@ -205,12 +204,9 @@ class SearchExperiment(SearchOptions, Experiment):
         return circuit_versions(worker.task(self.task), self.circuits)
 
     def check(self, worker: Worker) -> None:
-        worker.task(self.task)
+        super().check(worker)
         check_circuits(self.circuits)
         check_pairing(self.pairing)
-        check_dtype(self.dtype)
-        if self.objective is not None:
-            load_objective(self.objective)
 
     def cells(self) -> list[Cell]:
         of = {"model": shown_model(self.model), "task": self.task}

@@ -150,7 +150,6 @@ class AdversarialPage(Page):
     """Circuits under adversarial evaluation."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         named = [f" of {r.model.name} on {r.task.name}" for r in report.records[:1]]
         return f"Adversarial evaluation of circuits{''.join(named)}"
 
@@ -517,7 +516,6 @@ class SearchPage(Page):
     """Searches for the worst inputs of circuits."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         return "Search for the worst inputs of circuits"
 
     def tables(self, report: Report) -> list[TextTable]:

@@ -219,7 +219,6 @@ class PaperPage(AdversarialPage):
     """Three circuits of the literature under adversarial evaluation."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         return "Three circuits of the literature under adversarial evaluation"
 
     def tables(self, report: Report) -> list[TextTable]:
@@ -407,7 +406,7 @@ class PaperExperiment(PaperOptions, Experiment):
         assert record.values is not None
         file = f"{cell.name}/{record.values.file}"
         values = record.values.model_copy(update={"file": file})
-        return record.changed(cell={**record.cell, **cell.labels}, tables=tables, values=values)
+        return record.changed(tables=tables, values=values)
 
     def show(self, report: Report, console: Console) -> None:
         super().show(report, console)

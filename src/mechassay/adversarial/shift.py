@@ -38,8 +38,6 @@ from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods.method import check_pairing
 from mechassay.circuits.methods.random import Random
 from mechassay.errors import BadUsage
-from mechassay.models.model import check_dtype
-from mechassay.models.objectives import load_objective
 from mechassay.prompts.pairs import Pairs
 from mechassay.results.measures import measure_texts
 from mechassay.results.page import Column, Figure, Page, Report, Row, Section, Text, TextTable
@@ -260,11 +258,9 @@ class ShiftExperiment(ShiftOptions, Experiment):
         return {**circuit_versions(worker.task(self.task), self.circuits), "prompts": tasks}
 
     def check(self, worker: Worker) -> None:
+        super().check(worker)
         check_circuits(self.circuits)
-        check_dtype(self.dtype)
         check_pairing(self.pairing)
-        task = worker.task(self.task)
-        load_objective(self.objective or task.objective)
         for text in self.kinds().values():
             worker.task(text)
 
@@ -333,7 +329,6 @@ class ShiftExperiment(ShiftOptions, Experiment):
                 "method": Spec(name=circuit.text, args=about),
             },
             made_by(model, self.seed, data[HOME].hash),
-            cell=dict(cell.labels),
             spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=data,
         )
@@ -362,7 +357,6 @@ class ShiftPage(Page):
     """Circuits on the prompts they were found on, and on others."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         names = dict.fromkeys(
             f"{record.task.name}, {record.model.name}" for record in report.records
         )

@@ -84,13 +84,11 @@ class ClaimsPage(Page):
     """Claims as one rater judged them."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         names = dict.fromkeys(record.cell.get("rater", "") for record in report.records)
         n = len(report.records)
         return f"{n} {'claim' if n == 1 else 'claims'}, judged by {', '.join(names) or 'nobody'}"
 
     def tables(self, report: Report) -> list[TextTable]:
-        """What a console shows."""
         single = len(report.records) == 1
         return [_scores(report.records), *([_criteria(report.records[0])] if single else [])]
 
@@ -479,7 +477,6 @@ class ClaimsComparisonPage(Page):
     """Raters of the same claims beside each other."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         raters = [f": {record.cell['raters']}" for record in report.records[:1]]
         return f"Raters compared{''.join(raters)}"
 

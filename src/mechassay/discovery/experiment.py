@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 from rich.console import Console
@@ -35,13 +35,12 @@ from mechassay.circuits.methods import METHODS, RECOMMENDED
 from mechassay.circuits.methods.method import check_pairing, versions_of
 from mechassay.circuits.methods.stability import (
     SELECTIONS,
-    Over,
     PartScores,
     has_seed,
     is_mean_of_pairs,
     scored_again,
 )
-from mechassay.circuits.profiles import VERSIONS, Profile
+from mechassay.circuits.profiles import VERSIONS
 from mechassay.circuits.scores import DRAWN_EDGES, SCORES_SHA256, EdgeScores, largest_drawable
 from mechassay.circuits.series import (
     CircuitSeries,
@@ -56,22 +55,19 @@ from mechassay.discovery.inputs import (
     optimal_ablation,
     part_scores_file,
 )
-from mechassay.discovery.options import CircuitsOptions, Construction, Stage
+from mechassay.discovery.options import CircuitsOptions, Construction
 from mechassay.errors import BadFile, BadUsage, one_of
-from mechassay.models.model import check_dtype
-from mechassay.models.objectives import load_objective
 from mechassay.models.sources import with_truths
 from mechassay.results.console import print_text
 from mechassay.results.page import Report
 from mechassay.results.records import Record
 from mechassay.results.report import write_page
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name, shown_model, specs_of
 from mechassay.runs.experiment import Experiment, command_line, default_folder
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.inputs import specs_of
 from mechassay.runs.run import run
 from mechassay.runs.worker import Worker
-from mechassay.tasks import TASKS, Keep
+from mechassay.tasks import TASKS
 from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
 from mechassay.utils.files import path_hash, write_text
 
@@ -117,23 +113,18 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         return [TypedMethod.of(text, self.ablation) for text in self.methods]
 
     def check(self, worker: Worker) -> None:
-        one_of("profile", self.profile, get_args(Profile))
-        one_of("stage", self.stage, get_args(Stage))
+        super().check(worker)
         known = self.known or any(map(is_truth, self.models))
         if not (self.curve or self.metrics or known):
             raise BadUsage("Without a curve there is nothing to measure: name a metric.")
-        one_of("choice of pairs to keep", self.keep, get_args(Keep))
         one_of("ablation", self.ablation, ABLATIONS)
-        one_of("construction", self.construction, get_args(Construction))
         if self.construction in SELECTIONS:
             self._check_stable_edges()
         if self.resamples and self.construction in (*SELECTIONS, "faithful"):
             raise BadUsage(f"Circuits of the construction {self.construction} have no resamples.")
-        one_of("source of resamples", self.over, get_args(Over))
         if self.over == "seeds":
             self._check_seeds()
         optimal_ablation(self.optimal, self.seed)
-        check_dtype(self.dtype)
         check_pairing(self.pairing)
         under = {self.ablation, *(typed.ablation for typed in self.typed_methods())}
         if self.pairing != "matched" and under != {"counterfactual"}:
@@ -141,12 +132,8 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
                 f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
                 f" {', '.join(sorted(under - {'counterfactual'}))} ablation."
             )
-        if self.objective is not None:
-            load_objective(self.objective)
         self._check_plugins()
         self._check_unchanged(worker)
-        for task in self.tasks:
-            worker.task(task)
         check_tasks(self.models, self.tasks)
 
     def _check_stable_edges(self) -> None:

@@ -169,7 +169,8 @@ class CircuitInputs:
             BadUsage: the folder holds results on other pairs; `over` templates that are not there.
         """
         experiment = self.experiment
-        pairs = self.worker.pairs(
+        pairs = self.worker.drawn(
+            "pairs",
             (self.model_name, self.task_name),
             self.model,
             split,
@@ -482,7 +483,6 @@ class CircuitInputs:
         n_scored = int(scores.scored().sum())
         return Record(
             kind=KIND,
-            cell=dict(cell.labels),
             specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
             measures=[measure_texts(KIND).measure("scored", n_scored, n=len(self.train))],
             spent=_localized(scores),
@@ -518,7 +518,6 @@ class CircuitInputs:
             self._specs(cell, scores),
             made_by(self.model, experiment.seed, data["test"].hash),
             preference=self.preference,
-            cell=dict(cell.labels),
             data=data,
         )
         # Of a file of scores the candidates are those of another run.
@@ -649,7 +648,6 @@ class CircuitInputs:
         data = self.worker.folder.selections(self.group)
         return Record(
             kind=KIND,
-            cell=dict(cell.labels),
             specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
             measures=self.preference.measures(),
             values=Values(

@@ -468,7 +468,6 @@ class TaskPage(Page):
     """Methods that find circuits."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         models = {record.model.name for record in report.records} - {""}
         tasks = {record.task.name for record in report.records} - {""}
         of = f" of {models.pop()}" if len(models) == 1 else ""
@@ -476,7 +475,6 @@ class TaskPage(Page):
         return f"Faithfulness of circuits{of}{on}"
 
     def tables(self, report: Report) -> list[TextTable]:
-        """What a console shows."""
         return [results_table(report.records, report.failures)]
 
     def sections(self, report: Report) -> list[Section]:

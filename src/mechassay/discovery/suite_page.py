@@ -118,7 +118,6 @@ class SuitePage(Page):
     """Methods that find circuits, on several tasks or models."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         return "Circuit localization: methods, tasks and models"
 
     def tables(self, report: Report) -> list[TextTable]:

@@ -471,7 +471,6 @@ class GymCheckPage(Page):
     """Accuracy of models on gym tasks."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         return "Accuracy on gym tasks"
 
     def tables(self, report: Report) -> list[TextTable]:

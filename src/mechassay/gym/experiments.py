@@ -216,7 +216,6 @@ class GymExperiment(_OnTasks, GymOptions, Experiment):
         return odds.record(
             {"model": model_spec(model, cell), "task": task_spec(task)},
             made_by(model, self.seed, chosen["test"].hash),
-            cell=dict(cell.labels),
             spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
@@ -346,7 +345,6 @@ class GymCheckExperiment(_OnTasks, GymCheckOptions, Experiment):
         return behaviour.record(
             {"model": spec, "task": task_spec(task)},
             made_by(model, self.seed, chosen.hash),
-            cell=dict(cell.labels),
             spent={"seconds": round(time.perf_counter() - begin, 3)},
             data={"test": chosen},
         )
@@ -388,7 +386,7 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
         return {"files": {directions.typed: directions.sha256 for directions in self.given}}
 
     def check(self, worker: Worker) -> None:
-        check_dtype(self.dtype)
+        super().check(worker)
         layers_of(self.layers, MANY)
         if self.control_labels:
             control_labels(self._task.types, self.control_labels)
@@ -450,7 +448,6 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
                 "method": Spec(name=given.method, args=about),
             },
             made_by(model, self.seed, chosen["test"].hash),
-            cell=dict(cell.labels),
             spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )

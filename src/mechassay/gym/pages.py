@@ -94,7 +94,6 @@ class GymPage(Page):
     """Odds of methods on gym tasks, beside those of controls."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         tasks = list(dict.fromkeys(record.task.name for record in report.records))
         names = ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
         return f"Gym tasks{f': {names}' if tasks else ''}{indices(report.records)}"
@@ -430,7 +429,6 @@ class DirectionsPage(GymPage):
     """Directions of others on gym tasks."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         tasks = ", ".join(dict.fromkeys(record.task.name for record in report.records))
         return f"Directions for {tasks}" if tasks else "Directions"
 

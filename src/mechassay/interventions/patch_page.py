@@ -66,7 +66,6 @@ class PatchPage(Page):
     """Maps of activation patching."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         tasks = ", ".join(dict.fromkeys(record.task.name for record in report.records))
         return f"Activation patching{f': {tasks}' if tasks else ''}"
 

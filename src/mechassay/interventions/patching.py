@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from mechassay.errors import one_of
 from mechassay.interventions.names import PARTS, Direction, Part
 from mechassay.runs import options
+from mechassay.runs.cells import Inputs
 from mechassay.runs.experiment import Experiment
-from mechassay.runs.inputs import Inputs
 from mechassay.runs.options import option
 from mechassay.tasks import TASKS, Keep
 

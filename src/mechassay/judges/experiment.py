@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rich.console import Console
 
@@ -29,13 +29,13 @@ from mechassay.claims.evidence import score_judgments
 from mechassay.claims.judgments import Judgments, read_judgments
 from mechassay.claims.rubric import load_rubric
 from mechassay.documents.reading import check_title, read_document
-from mechassay.errors import BadUsage, NoAnswer, one_of
+from mechassay.errors import BadUsage, NoAnswer
 from mechassay.judges.assessment import assess, check_codes, judge_prompt
 from mechassay.judges.debiasing import challenge, debiasing_record
 from mechassay.judges.judge import Judge, load_judge
 from mechassay.judges.leak_audit import audit
 from mechassay.judges.objections import ask_advocate, ask_auditor
-from mechassay.judges.options import AssessOptions, Steps
+from mechassay.judges.options import AssessOptions
 from mechassay.judges.pages import FINAL_RUN as FINAL
 from mechassay.judges.requests import Exchange, spent_on
 from mechassay.judges.voting import vote
@@ -71,7 +71,7 @@ class AssessExperiment(AssessOptions, Experiment):
         }
 
     def check(self, worker: Worker) -> None:
-        one_of("steps of a judge", self.steps, get_args(Steps))
+        super().check(worker)
         check_codes(load_rubric(), self.criteria)
         if (self.input_price is None) != (self.output_price is None):
             raise BadUsage("A price is that of input and of output: give both or none.")

@@ -285,11 +285,9 @@ class JudgesPage(Page):
     """Judges beside each other."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         return f"Judges of {', '.join(record.cell['papers'] for record in report.records)}"
 
     def tables(self, report: Report) -> list[TextTable]:
-        """What a console shows."""
         return [_judges(record) for record in report.records]
 
     def sections(self, report: Report) -> list[Section]:

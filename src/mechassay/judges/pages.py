@@ -87,7 +87,6 @@ class AssessmentsPage(Page):
     """Runs of a judge on a document."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         names = dict.fromkeys(record.specs["document"].name for record in report.records)
         judges = dict.fromkeys(record.specs["judge"].name for record in report.records)
         if not report.records:
@@ -96,7 +95,6 @@ class AssessmentsPage(Page):
         return f"{', '.join(names)}, judged by {', '.join(judges)}"
 
     def tables(self, report: Report) -> list[TextTable]:
-        """What a console shows."""
         runs = _runs(report.records)
         first = runs[:1] if len(runs) == 1 or (runs and _is_final(runs[0])) else []
         tables = [table for own in first for table in pages.ClaimsPage().tables(Report(own))]
@@ -230,7 +228,6 @@ class ClaimsVotePage(Page):
     """A vote over runs of a judge."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         name = report.records[0].cell["rater"] if report.records else "runs of a judge"
         return f"{name[:1].upper()}{name[1:]}"
 
@@ -490,13 +487,11 @@ class ClaimsEvaluationPage(Page):
     """A judge against labels."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         names = dict.fromkeys(record.cell.get("judge", "") for record in report.records)
         names_text = ", ".join(names) or "judges"
         return f"{names_text[:1].upper()}{names_text[1:]} against labels"
 
     def tables(self, report: Report) -> list[TextTable]:
-        """What a console shows."""
         made = (_agreement, _papers, _baselines, _boundaries, _failed_checks)
         tables = [make(record) for record in report.records for make in made]
         return [table for table in tables if table.rows]

@@ -203,11 +203,9 @@ class RegistryPage(Page):
     """Circuits over papers."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         return f"Circuits in {', '.join(record.cell['papers'] for record in report.records)}"
 
     def tables(self, report: Report) -> list[TextTable]:
-        """What a console shows."""
         made = [make(record) for record in report.records for make in (_circuits, _differences)]
         return [table for table in made if table.rows]
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import BadFile, BadUsage, one_of
+from mechassay.errors import BadFile, BadUsage
 from mechassay.features.sae import load_sae
 from mechassay.features.sae_releases import is_release, sae_of_site
 from mechassay.interventions.site import load_site
@@ -39,8 +39,7 @@ from mechassay.measurement.metric import (
     missing_inputs,
 )
 from mechassay.measurement.options import MeasureOptions
-from mechassay.models.model import Model, check_dtype
-from mechassay.models.objectives import load_objective
+from mechassay.models.model import Model
 from mechassay.models.sources import with_truths
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Pair, Pairs
@@ -49,7 +48,7 @@ from mechassay.results.records import Record, Selection, Spec
 from mechassay.runs.cells import Cell, cell_name, shown_model
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.worker import Worker, made_by
-from mechassay.tasks import TASKS, Keep
+from mechassay.tasks import TASKS
 from mechassay.tasks.task import Task, settings_of
 from mechassay.truth.ground_truth import (
     check_tasks,
@@ -92,9 +91,7 @@ class MeasureExperiment(MeasureOptions, Experiment):
         return ("measure", "run", *self.metrics), ("metrics",)
 
     def check(self, worker: Worker) -> None:
-        one_of("choice of pairs to keep", self.keep, get_args(Keep))
-        check_dtype(self.dtype)
-        load_objective(self.objective)
+        super().check(worker)
         for text in self.gauges().values():
             load_gauge(text)
         for text in self.methods:
@@ -109,8 +106,8 @@ class MeasureExperiment(MeasureOptions, Experiment):
             if not self.site:
                 raise BadUsage("Texts are read at a site: give both --texts and --site.")
             self.dictionaries(self.site).check()
-        for task in (*self.tasks, *filter(None, (self.other_task,))):
-            worker.task(task)
+        if self.other_task:
+            worker.task(self.other_task)
         for file in filter(None, (*self.other_saes, self.records)):
             if not Path(file).exists():
                 raise BadFile(f"{file}: there is no such file or folder.")
@@ -204,7 +201,6 @@ class MeasureExperiment(MeasureOptions, Experiment):
         return measurement.record(
             specs,
             made_by(inputs.model, self.seed, data["test"].hash if data else ""),
-            cell=dict(cell.labels),
             spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=data,
         )

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from mechassay.features import Architecture
@@ -87,7 +87,9 @@ class MeasureOptions:
         str, option("Folder of a run of circuits on several tasks.", complete="files")
     ] = ""
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
-    objective: Annotated[str, option("What prompts are measured by.")] = "logit_diff"
+    objective: Annotated[str, replace(options.OBJECTIVE, help="What prompts are measured by.")] = (
+        "logit_diff"
+    )
     keep: Annotated[Keep, options.KEEP] = "all"
     train_split: Annotated[str, option("Split to find rankings, means and probes on.")] = "train"
     train_limit: Annotated[int, options.limit("Pairs to find them on.", least=2)] = 100

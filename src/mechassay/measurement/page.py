@@ -78,7 +78,6 @@ class MeasurePage(Page):
     """Metrics of measurement."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         names = ", ".join(dict.fromkeys(record.model.name for record in report.records))
         return f"Measurement: {names}" if names else "Measurement"
 

@@ -471,7 +471,6 @@ def _record(
     specs = {} if first is None else {role: first.specs[role] for role in first.specs}
     return Record(
         kind="reproduction",
-        cell=dict(cell.labels),
         specs=specs or {"method": Spec(name=cell.labels["what"])},
         measures=[
             measure_texts("reproduction").measure(

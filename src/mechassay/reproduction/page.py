@@ -67,7 +67,6 @@ class ReproductionPage(Page):
     """Published numbers beside ours."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         return TITLE
 
     def tables(self, report: Report) -> list[TextTable]:

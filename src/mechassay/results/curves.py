@@ -130,7 +130,7 @@ def labels(records: Sequence[RecordLike]) -> list[str]:
     for more in (_of_cells(records), list(map(_arguments, records)), numbers):
         count = Counter(names)
         names = [
-            f"{name}, {extra}" if count[name] > 1 and extra else name
+            ", ".join(filter(None, (name, extra))) if count[name] > 1 else name
             for name, extra in zip(names, more, strict=True)
         ]
     return names

@@ -431,7 +431,12 @@ class Report(OneLine, Tabular):
 
     def __str__(self) -> str:
         """Return the first answer, or why there is none, and where the page is."""
-        reasons = [f"{failure.status}: {failure.message}" for failure in self.failures]
+        reasons = [
+            f"{failure.status}: {failure.error}: {failure.message}"
+            if failure.traceback
+            else f"{failure.status}: {failure.message}"
+            for failure in self.failures
+        ]
         first = (self.answers or reasons)[:1]
         return "\n".join((*first, *([f"Report: {self.page}"] if self.page else [])))
 

@@ -309,12 +309,10 @@ class GenericPage(Page):
     """Records of any kind."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         kinds = dict.fromkeys(record.kind for record in report.records)
         return f"Results: {', '.join(kinds) or 'none'}"
 
     def tables(self, report: Report) -> list[TextTable]:
-        """What a console shows."""
         return [measures_table(report)]
 
     def sections(self, report: Report) -> list[Section]:

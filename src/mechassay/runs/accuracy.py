@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from mechassay.runs import options
+from mechassay.runs.cells import Inputs
 from mechassay.runs.experiment import Experiment
-from mechassay.runs.inputs import Inputs
 from mechassay.runs.options import option
 from mechassay.tasks import TASKS
 
@@ -92,7 +92,7 @@ class AccuracyExperiment(Experiment):
         model, task = self.loaded(cell, worker)
         of, about = (cell["model"], cell["task"]), {"seed": self.seed}
         about |= {"limit": self.limit, "private_seed": self.private_seed}
-        examples = worker.examples(of, model, self.split, **about)
+        examples = worker.drawn("examples", of, model, self.split, **about)
         # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.
         chosen = Selection(
             task=task.name,
@@ -108,16 +108,13 @@ class AccuracyExperiment(Experiment):
 
     def measure(self, cell: Cell, inputs: AccuracyInputs) -> RecordContents:
         from mechassay.results.records import Spec, Values
-        from mechassay.runs.accuracy_measures import accuracy_columns, accuracy_measure
+        from mechassay.tasks.accuracy import ORIGINAL, accuracy_columns, accuracy_measure
+        from mechassay.tasks.hub_datasets import PublicTask
 
-        examples = inputs.examples
-        columns = accuracy_columns(
-            inputs.model,
-            inputs.task,
-            examples,
-            lax=self.scoring != "exact",
-            progress=inputs.progress,
-        )
+        examples, task = inputs.examples, inputs.task
+        public = task if isinstance(task, PublicTask) and self.scoring != "exact" else None
+        rules, kinds = public and public.mib_scoring, (ORIGINAL, *task.counterfactuals)
+        columns = accuracy_columns(inputs.model, examples, kinds, rules, inputs.progress)
         groups = [example.group or example.id for example in examples]
         kept = {x: own.tolist() for x, own in columns.items() if not x.startswith("chance")}
         return {

@@ -25,8 +25,8 @@ from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Pictu
 from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.sections import framed, measured, run_section
 from mechassay.results.text import CHANCE_DECIMALS, chance_text
-from mechassay.runs.accuracy_measures import ORIGINAL, accuracy_measure
 from mechassay.stats.intervals import Estimate
+from mechassay.tasks.accuracy import ORIGINAL, accuracy_measure
 from mechassay.tasks.scoring import NAME as MIB
 from mechassay.tasks.task import OWN
 
@@ -57,7 +57,6 @@ class AccuracyPage(Page):
     """Accuracy of models on tasks."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         return "Accuracy of models on tasks"
 
     def tables(self, report: Report) -> list[TextTable]:

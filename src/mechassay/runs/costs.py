@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +44,7 @@ from mechassay.models.sources import find_source
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Pair
 from mechassay.prompts.tokenization import encode
-from mechassay.runs.experiment import Cell
+from mechassay.runs.cells import Cell, by_inputs
 
 GB = 1e9
 LIBRARIES, CLASSES = 0.36e9, 0.13e9
@@ -278,6 +277,12 @@ class FreeMemory(NamedTuple):
     device: torch.device
     free: int | None
 
+    @staticmethod
+    def of(device: str) -> FreeMemory:
+        """Return the memory of a named device."""
+        place = check_device(device)
+        return FreeMemory(place, available_bytes(place))
+
     def working_set(
         self, size: ModelSize, decoder: Decoder, columns: int, per_token: float = 0.0
     ) -> float:
@@ -314,7 +319,7 @@ def cost_of(
     cells: Sequence[Cell],
     device: str,
     outlined: Callable[[Cell], Model],
-    work_of: Callable[[Sequence[Cell], Model, FreeMemory], Work],
+    work_of: Callable[[Sequence[Cell], Model], Work],
 ) -> Cost:
     """Return the cost of cells. Cells that share a model are counted together.
 
@@ -325,13 +330,10 @@ def cost_of(
     Raises:
         MechassayError: `outlined` or `work_of` raised the error.
     """
-    place = check_device(device)
-    libraries, free = float(psutil.Process().memory_info().rss), available_bytes(place)
-    works: list[Work] = []
-    for _, group in groupby(cells, key=lambda cell: cell.inputs):
-        own = list(group)
-        works.append(work_of(own, outlined(own[0]), FreeMemory(place, free)))
-    return Cost(tuple(works), place.type, libraries, free)
+    place, free = FreeMemory.of(device)
+    libraries = float(psutil.Process().memory_info().rss)
+    works = tuple(work_of(own, outlined(own[0])) for own in by_inputs(cells))
+    return Cost(works, place.type, libraries, free)
 
 
 def gigabytes(size: ModelSize) -> float:

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.runs import EXPERIMENTS
-from mechassay.runs.cells import LONGEST, Cell, cell_name, shown_model
-from mechassay.runs.inputs import Inputs
+from mechassay.runs.cells import LONGEST, Cell, Inputs, cell_name, shown_model
 from mechassay.runs.options import DEFINITIONS, Option, options_of
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Experiment:
         fields = ("limit", "counterfactual", "keep", "seed", "private_seed")
         about = {name: getattr(self, name) for name in fields if hasattr(self, name)}
         split = str(getattr(self, "split", "test"))
-        pairs = worker.pairs((cell["model"], cell["task"]), model, split, **about)
+        pairs = worker.drawn("pairs", (cell["model"], cell["task"]), model, split, **about)
         asked = {"split": split, "limit": about.get("limit")}
         return Inputs(model, task, {"test": pairs}, asked, worker.progress)
 
@@ -136,13 +135,19 @@ class Experiment:
         Raises:
             BadUsage, UnknownName: something is.
         """
-        check_choices(self)
-        for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
-            known = _known(options_of(self)[field.name].complete, worker)
-            value = getattr(self, field.name)
-            for name in value if isinstance(value, tuple) else (value,):
-                if known is not None and name is not None:
-                    known(name)
+        from mechassay.models.model import check_dtype
+        from mechassay.models.objectives import load_objective
+
+        known: dict[str, Callable[[str], object]] = {"tasks": worker.task, "dtypes": check_dtype}
+        known["objectives"] = load_objective
+        hints = get_type_hints(type(self))
+        for name, about in options_of(self).items():
+            value, choices = getattr(self, name), _choices(hints[name])
+            for one in value if isinstance(value, tuple) else (value,):
+                if choices:
+                    one_of(name.replace("_", " ").removesuffix("s"), one, choices)
+                elif one and about.complete in known:
+                    known[about.complete](one)
 
     def skip(self, cell: Cell, worker: Worker) -> tuple[str, str] | None:
         """Return the kind of the reason and the reason not to measure a cell; None if there is
@@ -193,33 +198,11 @@ class Experiment:
         return write_page(report.folder / "report.html", report, kind=self.kind, command=command)
 
 
-def check_choices(experiment: Any) -> None:
-    """Refuse values that are not among those of their field's `Literal`.
-
-    Raises:
-        UnknownName: the message has the nearest valid value.
-    """
-    hints = get_type_hints(type(experiment))
-    for field in dataclasses.fields(experiment):
-        choices = _choices(hints[field.name])
-        value = getattr(experiment, field.name)
-        for one in (value if isinstance(value, tuple) else (value,)) if choices else ():
-            one_of(field.name.replace("_", " ").removesuffix("s"), one, choices)
-
-
 def _choices(hint: Any) -> tuple[Any, ...]:
     """Return the values that a type has, if it is a `Literal` or a tuple of one."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return _choices(get_args(hint)[0]) if get_origin(hint) is tuple else ()
-
-
-def _known(kind: str, worker: Worker) -> Callable[[str], object] | None:
-    """Return what refuses a name of a kind (`Option.complete`) that nobody registered."""
-    from mechassay.models.model import check_dtype
-    from mechassay.models.objectives import load_objective
-
-    return {"tasks": worker.task, "dtypes": check_dtype, "objectives": load_objective}.get(kind)
 
 
 # An experiment as a command, and as plan.json.

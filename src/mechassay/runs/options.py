@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_origin, get_type_hints
 
 from mechassay.errors import BadUsage
 from mechassay.tasks import MOST_PAIRS
@@ -66,13 +66,17 @@ def options_of(experiment: Any) -> dict[str, Option]:
 
 
 def check_ranges(experiment: Any) -> None:
-    """Refuse a number that is less or more than its option allows.
+    """Refuse a number that is less or more than its option allows, and a text in place of a tuple,
+    whose letters would be taken for values.
 
     Raises:
         BadUsage: a field has one.
     """
+    hints = get_type_hints(type(experiment))
     for name, about in options_of(experiment).items():
         value, least, most = getattr(experiment, name), about.least, about.most
+        if get_origin(hints[name]) is tuple and isinstance(value, str):
+            raise BadUsage(f"{name} must be a tuple, such as ({value!r},); got {value!r}.")
         if isinstance(value, int | float) and not (
             (least is None or value >= least) and (most is None or value <= most)
         ):

@@ -118,6 +118,12 @@ def opened(
     worker = Worker(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
     check_ranges(experiment)
     experiment.check(worker)
+    every = experiment.cells() if cells is None else cells
+    if not every:
+        raise BadUsage(
+            f"The experiment {experiment.kind} has no cells: name a value of each of"
+            f" {', '.join(experiment.grows) or 'its lists'}."
+        )
     if here:
         asked = getattr(experiment, "models", ()) or filter(
             None, (getattr(experiment, "model", ""),)
@@ -129,7 +135,6 @@ def opened(
         growing=experiment.grows,
         free=free_fields(experiment),
     )
-    every = experiment.cells() if cells is None else cells
     worker.cells |= {cell.name: cell for cell in every}
     for cell in every:
         if moved := folder.set_aside(cell.name):

@@ -18,12 +18,10 @@ from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.models.computing import chosen
 from mechassay.models.model import Model, load_model
 from mechassay.models.replicas import Replicas
-from mechassay.prompts.pairs import Examples, Pairs
 from mechassay.results.records import Provenance, Record, Spec, Values, provenance
 from mechassay.results.result import Result
-from mechassay.runs.cells import Cell, contents_of
+from mechassay.runs.cells import Cell, Inputs, contents_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.inputs import Inputs
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, Progress
@@ -182,25 +180,16 @@ class Worker:
             self._tasks[name] = load_task(name)
         return self._tasks[name]
 
-    def pairs(self, of: tuple[str, str], model: Model, split: str, **about: Any) -> Pairs:
-        """Return pairs of a task, drawn once for the estimate of costs and for the inputs.
+    def drawn(self, what: What, of: tuple[str, str], model: Model, split: str, **about: Any) -> Any:
+        """Return pairs or examples of a task, drawn once for the estimate of costs and for the
+        inputs. A limit of examples beyond the split asks for all of it.
 
         Args:
             of: the names of the model and the task.
             about: see `Task.pairs`, also for errors.
         """
-        return self._drawn.pop(_key("pairs", of, split, about), None) or self.task(of[1]).pairs(
-            split, model, **about
-        )
-
-    def examples(self, of: tuple[str, str], model: Model, split: str, **about: Any) -> Examples:
-        """Return examples of a task, as `pairs` does; a limit beyond the split asks for all."""
-        size = self.task(of[1]).sizes.get(split, 0)
-        limit = about["limit"]
-        about["limit"] = None if limit is None or limit >= size > 0 else limit
-        return self._drawn.pop(_key("examples", of, split, about), None) or self.task(
-            of[1]
-        ).examples(split, model, **about)
+        task, key = self._asked(what, of, split, about)
+        return self._drawn.pop(key, None) or getattr(task, what)(split, model, **about)
 
     def sample(
         self, what: What, of: tuple[str, str], model: Model, split: str, n: int, **about: Any
@@ -213,19 +202,26 @@ class Worker:
             model: its outline is enough.
             about: see `Task.pairs`, also for errors.
         """
-        task, limit = self.task(of[1]), min(n, MOST_DRAWN)
         whole = n <= MOST_DRAWN and model.tokenizer is not None
-        if not whole or about.get("keep", "all") != "all":
-            about.pop("keep", None)
-            limit, whole = min(n, SAMPLE), False
-        size = task.sizes.get(split, 0)
-        about["limit"] = None if what == "examples" and limit >= size > 0 else limit
-        key = _key(what, of, split, about)
-        drawn = self._drawn.get(key)
-        if drawn is None:
-            drawn = getattr(task, what)(split, model if whole else model.tokenizer, **about)
-            self._drawn |= {key: drawn} if whole else {}
+        whole = whole and about.pop("keep", "all") == "all"
+        about["limit"] = n if whole else min(n, SAMPLE)
+        task, key = self._asked(what, of, split, about)
+        if key in self._drawn:
+            return self._drawn[key][:SAMPLE]
+        drawn = getattr(task, what)(split, model if whole else model.tokenizer, **about)
+        self._drawn |= {key: drawn} if whole else {}
         return drawn[:SAMPLE]
+
+    def _asked(
+        self, what: What, of: tuple[str, str], split: str, about: dict[str, Any]
+    ) -> tuple[Task, tuple[Any, ...]]:
+        """Return a task and what is asked of it; a limit beyond all examples is taken off."""
+        task = self.task(of[1])
+        if what == "examples" and (about["limit"] or 0) >= task.sizes.get(split, 0) > 0:
+            about["limit"] = None
+        usual = {"counterfactual": None, "keep": "all"} if what == "pairs" else {}
+        usual |= {"private_seed": None, "seed": 0}
+        return task, (what, *of, split, *sorted({**usual, **about}.items()))
 
     def kept(
         self,
@@ -241,11 +237,6 @@ class Worker:
             path.parent.mkdir(parents=True, exist_ok=True)
             save(made, path)
         return load(path)
-
-
-def _key(what: What, of: tuple[str, str], split: str, about: Mapping[str, Any]) -> tuple[Any, ...]:
-    usual = {"counterfactual": None, "keep": "all"} if what == "pairs" else {}
-    return what, *of, split, *sorted({"private_seed": None, "seed": 0, **usual, **about}.items())
 
 
 def kept_file(folder: Path, experiment: Any, cell: str) -> Path:

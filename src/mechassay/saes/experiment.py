@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import load_site
-from mechassay.models.model import Model, check_dtype, untrained
+from mechassay.models.model import Model, untrained
 from mechassay.results.records import Record
 from mechassay.runs.cells import Cell, cell_name, shown_model
 from mechassay.runs.experiment import Experiment
@@ -29,7 +29,7 @@ from mechassay.saes.activations import (
     store_activations,
 )
 from mechassay.saes.architectures import SAESettings
-from mechassay.saes.options import SAE_CONTROLS, SAEOptions
+from mechassay.saes.options import SAEOptions
 from mechassay.saes.quality import CONTROLS, sae_quality
 from mechassay.saes.training import initial_rows, train_once
 
@@ -42,11 +42,9 @@ class SAEExperiment(SAEOptions, Experiment):
     grows: ClassVar[tuple[str, ...]] = ("models", "sites")
 
     def check(self, worker: Worker) -> None:
-        check_dtype(self.dtype)
+        super().check(worker)
         for site in self.sites:
             load_site(site)
-        for control in self.controls:
-            one_of("control of an SAE", control, SAE_CONTROLS)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
         self.store_settings()
@@ -110,7 +108,6 @@ class SAEExperiment(SAEOptions, Experiment):
         )
         return quality.record(
             made=made_by(model, self.seed, store.key),
-            cell=dict(cell.labels),
             spent={"seconds": round(time.perf_counter() - begin, 3)},
         )
 

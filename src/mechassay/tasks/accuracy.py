@@ -33,10 +33,17 @@ from mechassay.errors import BadPairs, BadUsage
 from mechassay.models.generation import ROWS_OF_LOGITS, Tokens, final_streams, generate, until_end
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import Prompt
+from mechassay.prompts.pairs import Example, Prompt
 from mechassay.prompts.tokenization import continued, encode
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Measure
+from mechassay.stats.intervals import proportion_interval
+from mechassay.tasks.scoring import NAME as MIB
 from mechassay.tasks.scoring import Scoring
 from mechassay.utils.display import SILENT, Progress
+
+ORIGINAL = "original"
+"""The kind of the prompts that are no counterfactuals."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,3 +296,56 @@ def mib_scores(
     for row, text in zip(asked, texts, strict=True):
         values[row] = scoring.right(text, prompts[row].answers)
     return values
+
+
+def accuracy_columns(
+    model: Model,
+    examples: Sequence[Example],
+    kinds: Sequence[str],
+    rules: Scoring | None,
+    progress: Progress,
+) -> dict[str, Float[np.ndarray, "n"]]:
+    """Return the values of each kind of prompt for every example; NaN if it has none.
+
+    All kinds are scored together, because the prompts of an example have much in common.
+
+    Args:
+        kinds: "original", and kinds of counterfactuals.
+        rules: for MIB's scoring beside the exact one.
+    """
+    there = [
+        (kind, row, prompt)
+        for kind in kinds
+        for row, example in enumerate(examples)
+        if (prompt := example.prompt if kind == ORIGINAL else example.counterfactuals.get(kind))
+        and prompt.answers
+    ]
+    prompts = [prompt for _, _, prompt in there]
+    scored = score_prompts(model, prompts, progress=progress)
+    scores = {"greedy": scored.greedy, "ranked": scored.ranked, "chance": scored.chance}
+    if rules is not None:
+        scores[MIB] = mib_scores(model, prompts, rules, progress=progress)
+    columns: dict[str, Float[np.ndarray, "n"]] = {}
+    for kind in kinds:
+        mine = [place for place, (other, _, _) in enumerate(there) if other == kind]
+        rows = [there[place][1] for place in mine]
+        for name, values in scores.items():
+            column = columns[f"{name}@{kind}"] = np.full(len(examples), np.nan)
+            column[rows] = values[mine]
+    return columns
+
+
+def accuracy_measure(name: str, values: Float[np.ndarray, "n"], groups: Sequence[str]) -> Measure:
+    """Return the mean of a column with its interval over groups of examples."""
+    defined = ~np.isnan(values)
+    n, left_out = int(defined.sum()), int((~defined).sum())
+    value = float(values[defined].mean()) if n else float("nan")
+    score, _, prompts = name.partition("@")
+    interval = None
+    if score != "chance":
+        interval = proportion_interval(
+            values[defined], [group for group, there in zip(groups, defined, strict=True) if there]
+        )
+    return measure_texts("accuracy").measure(
+        f"{score}@{{prompts}}", value, interval, n=n, n_undefined=left_out, prompts=prompts
+    )

@@ -31,10 +31,8 @@ from mechassay.causal_models.true_sites import KNOWN_SITES
 from mechassay.errors import BadUsage, MechassayError, one_of
 from mechassay.features.das import DAS, BoundlessDAS
 from mechassay.features.dbm import DBM
-from mechassay.interventions.names import PARTS
 from mechassay.interventions.site import ALL
 from mechassay.models.loading import resolve
-from mechassay.models.model import check_dtype
 from mechassay.models.sources import find_source, with_truths
 from mechassay.prompts.part_rules import PartRule
 from mechassay.results.records import Record, Spec
@@ -54,9 +52,7 @@ from mechassay.variables.localization import Localization, measure_features
 from mechassay.variables.mib_format import MIB_BOARD
 from mechassay.variables.mib_submission import FEATURES_SHA256, GivenAlignment, given_alignments
 from mechassay.variables.options import (
-    FEATURIZERS,
     PROFILES,
-    VARIABLE_CONTROLS,
     AlignmentsOptions,
     VariablesOptions,
 )
@@ -74,14 +70,8 @@ class VariablesExperiment(VariablesOptions, Experiment):
         object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
 
     def check(self, worker: Worker) -> None:
-        check_dtype(self.dtype)
-        one_of("part of a site", self.part, PARTS)
-        one_of("profile of featurizers", self.profile, PROFILES)
+        super().check(worker)
         one_of("split to report on", self.test_split, ("test", PRIVATE))
-        for featurizer in self.featurizers:
-            one_of("featurizer", featurizer, FEATURIZERS)
-        for control in self.controls:
-            one_of("control", control, VARIABLE_CONTROLS)
         if not self.featurizers:
             raise BadUsage("Name a featurizer: there is nothing to do.")
         layers_of(self.layers, MANY)
@@ -95,8 +85,6 @@ class VariablesExperiment(VariablesOptions, Experiment):
             raise BadUsage(f"k is 1 or more; got {min(self.ks)}.")
         if "dbm+sae" in self.featurizers and not self.saes:
             raise BadUsage("The featurizer dbm+sae needs --saes, a folder with an SAE a site.")
-        for task in self.tasks:
-            worker.task(task)
         check_tasks(self.models, self.tasks)
         for model in self.models:
             for task in tasks_of(model, self.tasks):
@@ -180,13 +168,11 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
         return {"files": {alignment.typed: alignment.sha256 for alignment in self.given}}
 
     def check(self, worker: Worker) -> None:
-        check_dtype(self.dtype)
+        super().check(worker)
         one_of("split to report on", self.test_split, ("test", PRIVATE))
         layers_of(self.layers, MANY)
         for rule in self.position_rules:
             PartRule.of(rule)
-        for task in self.tasks:
-            worker.task(task)
         if not self.given:
             raise BadUsage(
                 f"None of the alignments is about {self.model}"
@@ -288,7 +274,6 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
                 "variable": Spec(name=given.variable, args=names),
             },
             made_by(model, self.seed, chosen["test"].hash),
-            cell=dict(cell.labels),
             spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )

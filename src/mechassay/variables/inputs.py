@@ -275,7 +275,6 @@ class VariableInputs:
                 "method": method,
             },
             made_by(model, experiment.seed, chosen["test"].hash),
-            cell=dict(cell.labels),
             spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )

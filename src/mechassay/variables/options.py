@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
+from mechassay.interventions.names import Part
 from mechassay.runs import options
 from mechassay.runs.options import option
 
@@ -56,7 +57,7 @@ class VariablesOptions:
         option("Part of the prompts, or `last`; the task's default ones if none.", "--position"),
     ] = ()
     position_rules: Annotated[tuple[str, ...], POSITION_RULES] = ()
-    part: Annotated[str, option("Of each layer: resid, mlp, or heads (each alone).")] = "resid"
+    part: Annotated[Part, option("Of each layer; heads are each alone.")] = "resid"
     train_at: Annotated[
         int | None,
         option(

@@ -128,7 +128,6 @@ class VariablesPage(Page):
     """Where models keep causal variables."""
 
     def title(self, report: Report) -> str:
-        """What the page is called."""
         tasks = ", ".join(dict.fromkeys(record.task.name for record in report.records))
         return f"Causal variables{f': {tasks}' if tasks else ''}"
 

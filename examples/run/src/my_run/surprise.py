@@ -9,9 +9,8 @@ import numpy as np
 from mechassay.results.records import Measure, Values
 from mechassay.results.result import RecordContents
 from mechassay.runs import options
-from mechassay.runs.cells import Cell
+from mechassay.runs.cells import Cell, Inputs
 from mechassay.runs.experiment import Experiment
-from mechassay.runs.inputs import Inputs
 from mechassay.stats.intervals import percentile_interval, resampled_means
 
 

@@ -19,9 +19,8 @@ from mechassay.prompts.batch import Batch
 from mechassay.results.records import Measure, Spec, Table, Values
 from mechassay.results.result import RecordContents
 from mechassay.runs import options
-from mechassay.runs.cells import Cell
+from mechassay.runs.cells import Cell, Inputs
 from mechassay.runs.experiment import Experiment
-from mechassay.runs.inputs import Inputs
 from mechassay.runs.options import option
 from mechassay.stats.intervals import percentile_interval, resampled_means
 
