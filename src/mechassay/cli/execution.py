@@ -60,13 +60,12 @@ def run_and_show(
                 executor.measured = measured
 
     if only_plan:
-        cells = experiment.cells()
-        worker = opened(experiment, output, cells, **where)
-        left = worker.folder.cells_left(cells)
+        worker = opened(experiment, output, **where)
+        left = worker.folder.cells_left(worker.cells)
         begin(worker, left)
         n = len(by_inputs(left))
-        parts = counted(n, "part")
-        typer.echo(f"{output}: {parts} to run: mechassay run-cells {output} --part 1/{n}")
+        command = f": mechassay run-cells {output} --part 1/{n}" if n else ""
+        typer.echo(f"{output}: {counted(n, 'part')} to run{command}")
         return
     try:
         report = run(experiment, output, executor=executor, **where, begin=begin)

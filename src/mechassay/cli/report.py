@@ -67,9 +67,10 @@ def run_cells(
     secrets = {} if private_seed is None else {"private_seed": private_seed}
     experiment = stored_experiment(folder, **secrets)
     # The parts are those of the whole experiment, whatever is done already.
-    cells = experiment.cells()
-    mine = part_of(cells, part)
-    worker = opened(experiment, folder, cells, device=device)
+    worker = opened(experiment, folder, device=device)
+    mine = part_of(worker.cells, part)
+    for note in worker.notes:
+        typer.echo(f"note: {note}", err=True)
     with computing(tf32, compiled=compiled):
         Here().map(experiment, mine, worker)
     failed = [

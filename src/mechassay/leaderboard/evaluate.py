@@ -397,15 +397,15 @@ def evaluate(
     for name, experiment, worker, by in runs:
         public = RunFolder(folder / RUNS / name)
         is_private = worker.folder.path != public.path
-        if not all(public.record(cell.name) for cell in experiment.cells()):
-            left = worker.folder.cells_left(experiment.cells())
+        if public.cells_left(worker.cells):
+            left = worker.folder.cells_left(worker.cells)
             by.map(experiment, by_inputs(left), worker)
             if is_private:
                 assert seed is not None
                 _publish(experiment, worker.folder, public, seed)
             else:
-                experiment.write(read_report(public, experiment.cells()))
-        results[name] = read_report(public, experiment.cells())
+                experiment.write(read_report(public, worker.cells))
+        results[name] = read_report(public, worker.cells)
     write_text(folder / TABLES, tables(folder))
     return Evaluation(folder, submission.problems, results)
 

@@ -63,18 +63,17 @@ def run(
     executor = executor or Here()
     if not executor.remote:
         check_device(device)
-    cells = list(experiment.cells())
     about: dict[str, Any] = {"models": models, "tasks": tasks, "progress": progress}
     about |= {"device": device, "device_map": device_map}
-    worker = opened(experiment, output, cells, here=not executor.remote, **about)
-    left = worker.folder.cells_left(cells)
+    worker = opened(experiment, output, here=not executor.remote, **about)
+    left = worker.folder.cells_left(worker.cells)
     if begin is not None:
         begin(worker, left)
     else:
         for note in worker.notes:
             warnings.warn(note, stacklevel=2)
     executor.map(experiment, by_inputs(left), worker)
-    report = read_report(worker.folder, cells)
+    report = read_report(worker.folder, worker.cells)
     reasons = {(failure.status, failure.error, failure.message) for failure in report.failures}
     if not report.records and len(reasons) == 1:
         (status, error, message), *_ = reasons
@@ -86,7 +85,6 @@ def run(
 def opened(
     experiment: Any,
     output: str | Path,
-    cells: Sequence[Cell] | None = None,
     *,
     device: str = "cpu",
     device_map: str = "",
@@ -98,7 +96,6 @@ def opened(
     """Check an experiment and open its folder; nothing is measured.
 
     Args:
-        cells: of the experiment, if they are known.
         here: whether its models have to be on this machine.
 
     Raises:
@@ -117,9 +114,9 @@ def opened(
     folder = RunFolder(Path(output))
     worker = Worker(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
     check_ranges(experiment)
+    worker.cells = tuple(experiment.cells())
     experiment.check(worker)
-    every = experiment.cells() if cells is None else cells
-    if not every:
+    if not worker.cells:
         raise BadUsage(
             f"The experiment {experiment.kind} has no cells: name a value of each of"
             f" {', '.join(experiment.grows) or 'its lists'}."
@@ -135,8 +132,7 @@ def opened(
         growing=experiment.grows,
         free=free_fields(experiment),
     )
-    worker.cells |= {cell.name: cell for cell in every}
-    for cell in every:
+    for cell in worker.cells:
         if moved := folder.set_aside(cell.name):
             worker.notes.append(
                 f"{folder.record_file(cell.name)} was cut off: its cell is measured again, and the"

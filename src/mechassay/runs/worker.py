@@ -36,8 +36,8 @@ SAMPLE, MOST_DRAWN = 64, 1_000
 class Worker:
     """The folder of a run, the last model, and the inputs that cells share.
 
-    `cells` are those of the run by name, as far as they are known. `notes` are what to tell about
-    the folder before anything is measured.
+    `cells` are those of the run, in the process that opened the folder. `notes` are what to tell
+    about the folder before anything is measured.
 
     Args:
         device_map: where modules of models are placed, instead of `device`.
@@ -62,7 +62,8 @@ class Worker:
         self._models, self._tasks = dict(models or {}), dict(tasks or {})
         self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
         self._inputs, self._shared = "", dict[str, Any]()
-        self.cells, self._looked_at = dict[str, Cell](), set[str]()
+        self.cells: tuple[Cell, ...] = ()
+        self._known, self._looked_at = dict[str, Cell](), set[str]()
         self._contents, self._drawn = dict[str, set[str]](), dict[tuple[Any, ...], Any]()
 
     def turn_to(self, cell: Cell) -> None:
@@ -101,12 +102,14 @@ class Worker:
         """
         for name in sorted(self.folder.cells_with_records() - self._looked_at):
             self._looked_at.add(name)
-            if name not in self.cells:
-                self.cells |= {own.name: own for own in self._planned(experiment).cells()}
+            known = self._known or {own.name: own for own in self.cells}
+            if name not in known:
+                known = {own.name: own for own in self._planned(experiment).cells()}
+            self._known = known
             with suppress(BadFile):  # Its own cell says that it cannot be read.
                 stored = self.folder.record(name, recompute=False)
-                if stored is not None and name in self.cells:
-                    for what, digest in contents_of(self.cells[name], stored.specs):
+                if stored is not None and name in known:
+                    for what, digest in contents_of(known[name], stored.specs):
                         self._contents.setdefault(what, set()).add(digest)
         for name, digest in contents_of(cell, specs):
             if self._contents.setdefault(name, {digest}) != {digest}:

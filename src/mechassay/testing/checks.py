@@ -329,7 +329,7 @@ def check_taken_up(
 ) -> None:
     """A run that ended after its first batch is taken up."""
     worker = opened(experiment, folder, progress=SILENT)
-    executor.map(experiment, by_inputs(experiment.cells())[:1], worker)
+    executor.map(experiment, by_inputs(worker.cells)[:1], worker)
     assert numbers(run(experiment, folder, progress=SILENT)) == whole, "a run that ended early"
 
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, get_args
 
 from mechassay.interventions.names import Part
@@ -133,7 +133,7 @@ class AlignmentsOptions:
     model: Annotated[str, options.MODEL]
     tasks: Annotated[
         tuple[str, ...],
-        option("Only alignments of this task. Repeat for several.", "--task", "-t", first=True),
+        replace(options.TASKS, help="Only alignments of this task. Repeat for several."),
     ] = ()
     kinds: Annotated[
         tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
