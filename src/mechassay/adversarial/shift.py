@@ -20,7 +20,6 @@ out most at home too, so that nothing can become worse, and a circuit like them 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -285,7 +284,6 @@ class ShiftExperiment(ShiftOptions, Experiment):
         return [Cell(cell_name(text), {**of, "circuit": text}, "all") for text in self.circuits]
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        begin = time.perf_counter()
         model = worker.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
         task = worker.task(self.task)
         circuit = found_circuit(self, cell.labels["circuit"], model, task, worker)
@@ -329,7 +327,6 @@ class ShiftExperiment(ShiftOptions, Experiment):
                 "method": Spec(name=circuit.text, args=about),
             },
             made_by(model, self.seed, data[HOME].hash),
-            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=data,
         )
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -185,7 +184,6 @@ class GymExperiment(_OnTasks, GymOptions, Experiment):
         return gym_cells(self.models, self.task_names)
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        begin = time.perf_counter()
         dtype = self.dtype_of(cell["model"])
         model = worker.model(cell["model"], dtype=dtype, prepend_bos=self.prepend_bos)
         task = self.gym_task(cell["task"])
@@ -216,7 +214,6 @@ class GymExperiment(_OnTasks, GymOptions, Experiment):
         return odds.record(
             {"model": model_spec(model, cell), "task": task_spec(task)},
             made_by(model, self.seed, chosen["test"].hash),
-            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
 
@@ -335,7 +332,6 @@ class GymCheckExperiment(_OnTasks, GymCheckOptions, Experiment):
         return gym_cells(self.models, self.task_names)
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        begin = time.perf_counter()
         dtype = self.dtype_of(cell["model"])
         model = worker.model(cell["model"], dtype=dtype, prepend_bos=self.prepend_bos)
         task = self.gym_task(cell["task"])
@@ -345,7 +341,6 @@ class GymCheckExperiment(_OnTasks, GymCheckOptions, Experiment):
         return behaviour.record(
             {"model": spec, "task": task_spec(task)},
             made_by(model, self.seed, chosen.hash),
-            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data={"test": chosen},
         )
 
@@ -412,7 +407,6 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
         ]
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        begin = time.perf_counter()
         typed = cell["method"]
         (given,) = (directions for directions in self.given if directions.typed == typed)
         model = worker.model(cell["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
@@ -448,7 +442,6 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
                 "method": Spec(name=given.method, args=about),
             },
             made_by(model, self.seed, chosen["test"].hash),
-            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
         warnings = [*record.warnings, *_warnings(record, given.method, k)]

@@ -13,7 +13,6 @@ has them already.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -186,7 +185,6 @@ class MeasureExperiment(MeasureOptions, Experiment):
         return (MISSING, f"needs {', and '.join(missing)}") if missing else None
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        begin = time.perf_counter()
         task = cell.labels.get("task")
         inputs = worker.shared(
             "inputs", lambda: MeasureInputs(self, worker, cell["model"], task or "")
@@ -201,7 +199,6 @@ class MeasureExperiment(MeasureOptions, Experiment):
         return measurement.record(
             specs,
             made_by(inputs.model, self.seed, data["test"].hash if data else ""),
-            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=data,
         )
 

@@ -72,14 +72,15 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
         if worker.folder.record_of(cell, recompute=False) is not None:
             continue  # Another worker measured it in the meantime.
         worker.turn_to(cell)
-        failure = None
+        failure, begin = None, time.perf_counter()
         try:
             reason = experiment.skip(cell, worker)
             if reason is None:
                 record = experiment.run(cell, worker)
                 worker.check_contents(experiment, cell, record.specs)
                 names = {**record.cell, **cell.labels}
-                own = record.changed(kind=experiment.kind, cell=names)
+                spent = record.spent or {"seconds": round(time.perf_counter() - begin, 3)}
+                own = record.changed(kind=experiment.kind, cell=names, spent=spent)
                 worker.folder.save_record(cell.name, own)
             else:
                 kind, message = reason

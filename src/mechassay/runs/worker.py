@@ -6,7 +6,6 @@ stand together, so that one worker loads the inputs once and forgets them after 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -126,7 +125,7 @@ class Worker:
 
     def record(self, experiment: Any, cell: Cell, inputs: Inputs) -> Record:
         """Measure a cell; what its result does not say of its record follows from the inputs."""
-        begin, data, specs = time.perf_counter(), inputs.data(), inputs.specs()
+        data, specs = inputs.data(), inputs.specs()
         result = experiment.measure(cell, inputs)
         chosen_pairs = next(iter(data.values()), None)
         data_hash = "" if chosen_pairs is None else chosen_pairs.hash
@@ -138,7 +137,6 @@ class Worker:
             values = result.contents().get("values") or Values(unit="")
             kept = {"file": str(file.relative_to(root)), "sha256": file_hash(file)}
             about["values"] = values.model_copy(update=kept)
-        about["spent"] = {"seconds": round(time.perf_counter() - begin, 3)}
         if isinstance(result, Result):
             return result.record(specs, made, **about)
         about |= {**result, "specs": {**specs, **result.get("specs", {})}}

@@ -9,7 +9,6 @@ SAE of its own.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -83,7 +82,6 @@ class SAEExperiment(SAEOptions, Experiment):
         ]
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        begin = time.perf_counter()
         model = worker.model(cell["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
         site = cell.labels["site"]
         store = self._store(model, site, worker)
@@ -108,7 +106,6 @@ class SAEExperiment(SAEOptions, Experiment):
         )
         return quality.record(
             made=made_by(model, self.seed, store.key),
-            spent={"seconds": round(time.perf_counter() - begin, 3)},
         )
 
     def _store(self, model: Model, site: str, worker: Worker) -> ActivationStore:

@@ -19,7 +19,6 @@ those of the submission, by which a submission can choose what it is measured by
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -208,13 +207,12 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
         ]
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        begin = time.perf_counter()
         typed = cell["features"]
         (given,) = (alignment for alignment in self.given if alignment.typed == typed)
         read = given.read(self._inputs(cell, worker, False).model)
         # Sites at all tokens need prompts of equally many, which leaves out others.
         inputs = self._inputs(cell, worker, any(site.position == ALL for site in read.fit.sites))
-        return self._record(given, read, inputs, cell, begin)
+        return self._record(given, read, inputs, cell)
 
     def _inputs(self, cell: Cell, worker: Worker, at_all: bool) -> VariableInputs:
         """What the cells of one task share: those of a search for its variables."""
@@ -245,7 +243,6 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
         read: VariableAlignment,
         inputs: VariableInputs,
         cell: Cell,
-        begin: float,
     ) -> Record:
         hypothesis, model = given.hypothesis(), inputs.model
         pairs, chosen = inputs.pairs(given.variable), inputs.selections(given.variable)
@@ -274,7 +271,6 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
                 "variable": Spec(name=given.variable, args=names),
             },
             made_by(model, self.seed, chosen["test"].hash),
-            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
         more: dict[str, dict[str, str]] = {"method": {FEATURES_SHA256: given.sha256}}

@@ -12,7 +12,6 @@ examples; both stay in `heads/`.
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -230,7 +229,6 @@ class VariableInputs:
 
     def record(self, cell: Cell) -> Record:
         """The record of a cell."""
-        begin = time.perf_counter()
         experiment, variable, featurizer = (
             self.experiment,
             cell.labels["variable"],
@@ -275,7 +273,6 @@ class VariableInputs:
                 "method": method,
             },
             made_by(model, experiment.seed, chosen["test"].hash),
-            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
 
