@@ -60,7 +60,7 @@ def plan_command(app_for: Callable[[list[str]], typer.Typer]) -> Callable[..., N
 
 
 def _check_planned(words: list[str]) -> None:
-    """Refuse a command that is no experiment, or one whose cost nobody knows: it would be run.
+    """Refuse a command without an experiment or without an estimate, because it would be run.
 
     Raises:
         UnknownName: it is.

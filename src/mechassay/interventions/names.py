@@ -1,4 +1,4 @@
-"""What is patched, and which way, as options take it; nothing heavy is imported."""
+"""The parts and directions of patching, as options name them; nothing heavy is imported."""
 
 from __future__ import annotations
 

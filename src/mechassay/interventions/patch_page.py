@@ -96,7 +96,7 @@ class PatchPage(Page):
 
 
 def verdicts(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """What is said of each record by its name; of residual streams first."""
+    """Return the name and verdict of each record, residual streams first."""
     ordered = sorted(records, key=lambda record: record.method.name != "resid")
     return [(_name(record), verdict(record)) for record in ordered]
 

@@ -28,17 +28,16 @@ LONGEST = 80
 
 @dataclass(frozen=True)
 class Cell:
-    """One piece of work as plain values, so that any worker can do it.
+    """One piece of work as plain values, which any process can read.
 
-    `cell["model"]` is a coordinate as it was typed: a model and a task are loaded by it.
+    `cell["model"]` is a coordinate as it was typed. Models and tasks are loaded by it.
 
     Attributes:
         name: of its files, unique in the experiment; "group/name" is in a folder.
-        labels: its coordinates as records and tables have them: model, task, method.
-        inputs: the name of its inputs. Cells of one name share their inputs, and one worker
+        labels: the coordinates as records and tables have them: model, task, method.
+        inputs: the name of the inputs. Cells with the same name share their inputs, and one worker
             measures them in order.
-        typed: the coordinates that were typed in another way than their labels, such as the path of
-            a model.
+        typed: the coordinates whose label differs from the typed text, such as the path of a model.
     """
 
     name: str
@@ -57,11 +56,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the cells of one model and task are measured on.
+    """A model, a task and pairs, which the cells of one model and task share.
 
     Attributes:
         pairs: by role, such as train and test.
-        asked: what was asked of the task, such as the split; it is stored beside the task.
+        asked: the settings of the choice, such as the split; records store them with the task.
     """
 
     model: Model
@@ -71,7 +70,7 @@ class Inputs:
     progress: Progress
 
     def data(self) -> dict[str, Selection]:
-        """Return what was chosen for each role, with the hash of its content."""
+        """Return the choice of pairs for each role, with the hash of the pairs' content."""
         from mechassay.results.records import Selection
 
         return {role: Selection.of(pairs.selection()) for role, pairs in self.pairs.items()}
@@ -82,7 +81,7 @@ class Inputs:
 
 
 def specs_of(model: Model, task: Task, asked: Mapping[str, Any]) -> dict[str, Spec]:
-    """Return a model and a task as records have them, with what was asked of the task."""
+    """Return a model and a task as records have them; `asked` are settings of the choice."""
     from mechassay.results.records import Spec
     from mechassay.tasks.task import settings_of
 
@@ -91,13 +90,13 @@ def specs_of(model: Model, task: Task, asked: Mapping[str, Any]) -> dict[str, Sp
 
 
 def by_inputs(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Return neighbouring cells with the same inputs as one list each."""
+    """Return lists of neighbouring cells with the same inputs."""
     return [list(own) for _, own in groupby(cells, key=lambda cell: cell.inputs)]
 
 
 def contents_of(cell: Cell, specs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the model and the task of a cell by their typed names, each with a digest of its
-    content: weights and files by their hashes, tasks of the package by their versions.
+    """Yield the typed names of a cell's model and task, each with a digest of the content: the hash
+    of weights or of a file, or the version of a task of the package.
 
     Args:
         specs: of a record, or of inputs, by role.
@@ -117,7 +116,7 @@ def cell_name(*parts: str) -> str:
 
 
 def shown_model(name: str) -> str:
-    """Return what tables call a model: folders and files by their own names, with revisions."""
+    """Return the label of a model: the name of a folder or file, with its revision."""
     if name.startswith(UNTRAINED):
         return UNTRAINED + shown_model(name.removeprefix(UNTRAINED))
     model, revision = split_revision(name)

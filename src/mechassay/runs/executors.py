@@ -63,7 +63,7 @@ class Executor(Protocol):
 
 
 def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> None:
-    """Do what a worker does: every cell ends as a record or a failure, whatever goes wrong in it.
+    """Measure cells with a worker: every cell ends as a record or a failure.
 
     Raises:
         DiskFull: there is no room for a result.
@@ -349,7 +349,7 @@ def _start(devices: Sequence[str], folder: Path, how: Computing, threads: int) -
 def _alone(
     experiment: Any, cell: Cell, devices: Sequence[str], folder: Path, how: Computing, threads: int
 ) -> None:
-    """What the process of one cell does."""
+    """Measure the only cell of this process."""
     _start(devices, folder, how, threads)
     try:
         _PROCESS[0].work(experiment, [cell])
@@ -368,7 +368,7 @@ HEARD = 10.0
 
 
 class WorkerProcess:
-    """What an actor or a process is: a worker, what it does with it, and how it computes."""
+    """A worker in an actor or a process of its own, with the settings of its computations."""
 
     def __init__(self, folder: Path, devices: Sequence[str], how: Computing) -> None:
         self.worker = Worker(RunFolder(folder), devices[0], SILENT, devices=devices)

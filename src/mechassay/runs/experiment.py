@@ -1,20 +1,19 @@
-"""Experiments: what is run. An experiment has cells; a cell takes inputs and ends in a record.
+"""Experiments. An experiment has cells; a cell takes inputs and ends in a record.
 
 A kind of run is a frozen dataclass that names `Experiment` as its base. Its fields are the options
 of a command, and plan.json stores them:
 
-    planned   (default) the folder holds records of these values alone
-    growing   named in `grows`: lists of what to do, to which a later run of the folder may add
-    free      stored, but another value is no other experiment: limits
+    planned   (default) all records of a folder have the same value
+    growing   named in `grows`: lists, such as models, to which a later run of the folder may add
+    free      stored, but may change from run to run: limits
     secret    never stored: private seeds
 
-A subclass names its `kind` and `axes`, and defines `measure`. `inputs` gives what cells of one
-model and one task share, and `preconditions` states why a cell cannot be measured. Nothing here
-imports torch, so that a command line reads the fields at once.
+A subclass names its `kind` and `axes`, and defines `measure`. `inputs` loads the model, the task
+and the pairs, which the cells of one model and one task share. `preconditions` states why a cell
+cannot be measured. Nothing here imports torch, so that a command line reads the fields at once.
 
-An experiment is also a command (`command_line`): typed as it stands, the command makes an equal
-experiment, but for secret fields. Options with the command's default are left out, but lists of
-what to do are always written.
+An experiment is also a command (`command_line`): the command makes an equal experiment, but for
+secret fields. Options with the command's default are omitted, but growing lists are always written.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ PROGRAM = "mechassay"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a cell that cannot go on where it was; the message says what was kept."""
+    """Ctrl-C in a cell that starts again on resuming; the message names the kept files."""
 
     code: ClassVar[int] = 130
 
@@ -88,9 +87,9 @@ class Experiment:
         raise NotImplementedError
 
     def inputs(self, cell: Cell, worker: Worker) -> Any:
-        """Load what the cell and others of the same model and task are measured on: by default
-        pairs of one split, as the fields `split`, `limit`, `counterfactual`, `keep`, `seed` and
-        `private_seed` say.
+        """Load the inputs that the cells of one model and task share: by default the pairs of one
+        split, selected by the fields `split`, `limit`, `counterfactual`, `keep`, `seed` and
+        `private_seed`.
         """
         model, task = self.loaded(cell, worker)
         fields = ("limit", "counterfactual", "keep", "seed", "private_seed")
@@ -101,8 +100,8 @@ class Experiment:
         return Inputs(model, task, {"test": pairs}, asked, worker.progress)
 
     def preconditions(self, cell: Cell, inputs: Any) -> Iterator[tuple[str, str]]:
-        """Yield what must hold before a cell is measured and does not: its kind, and a sentence.
-        The cell is skipped for the first one.
+        """Yield the preconditions that do not hold, each as a kind and a sentence. The cell is
+        skipped for the first one.
         """
         yield from ()
 
@@ -128,12 +127,11 @@ class Experiment:
         return cells
 
     def check(self, worker: Worker) -> None:
-        """Refuse everything that is wrong with what was typed, before a folder or model is touched.
-        By default: values that the type of their field does not have, and names of tasks, dtypes
-        and objectives that nobody registered.
+        """Refuse wrong options before a folder or model is touched. By default these are values
+        outside the `Literal` of their field, and unknown tasks, dtypes and objectives.
 
         Raises:
-            BadUsage, UnknownName: something is.
+            BadUsage, UnknownName: an option is wrong.
         """
         from mechassay.models.model import check_dtype
         from mechassay.models.objectives import load_objective
@@ -150,36 +148,36 @@ class Experiment:
                     known[about.complete](one)
 
     def skip(self, cell: Cell, worker: Worker) -> tuple[str, str] | None:
-        """Return the kind of the reason and the reason not to measure a cell; None if there is
-        none. Without preconditions nothing is loaded.
+        """Return why a cell is not measured, as a kind and a sentence; None if it is measured.
+        Without preconditions nothing is loaded.
         """
         if type(self).preconditions is Experiment.preconditions:
             return None
         return next(self.preconditions(cell, worker.inputs(self, cell)), None)
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        """Return the record of a cell: what was measured, on which model, task and pairs."""
+        """Measure a cell and return its record."""
         inputs = worker.inputs(self, cell)
         return worker.record(self, cell, inputs)
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the words of its command before the options, none where no command makes it; and
-        the fields that these words say.
+        """Return the words of its command before the options, none if no command makes it; and the
+        fields that these words set.
         """
         return self.command or (self.kind, "run"), ()
 
     def versions(self, worker: Worker) -> Mapping[str, Any]:
-        """Return what else is part of the plan: settings of definitions, hashes of files."""
+        """Return further entries of plan.json: settings of definitions, hashes of files."""
         return {}
 
     def definitions(self) -> Mapping[str, int]:
-        """Return the versions of what it names, {"method eap": 1}. A folder of other versions is
-        refused.
+        """Return the versions of the methods and metrics, {"method eap": 1}. A folder of other
+        versions is refused.
         """
         return {}
 
     def notes(self) -> Sequence[str]:
-        """Return what to say of what was typed before anything is run, where it is not wrong."""
+        """Return notes on the options, which are printed before anything is run."""
         return ()
 
     def show(self, report: Report, console: Console) -> None:
@@ -199,7 +197,7 @@ class Experiment:
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
-    """Return the values that a type has, if it is a `Literal` or a tuple of one."""
+    """Return the values of a `Literal`, or of a tuple of one."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return _choices(get_args(hint)[0]) if get_origin(hint) is tuple else ()
@@ -209,10 +207,10 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 
 
 def command_line(experiment: Any, output: Path | None = None) -> str:
-    """The command of an experiment in one line, quoted for a shell; "" where no command makes it.
+    """Return the command of an experiment in one line, quoted for a shell; "" if there is none.
 
     Args:
-        output: the folder that it writes to; the command's default if not given.
+        output: the folder of the run; the command's default if not given.
     """
     words = command_words(experiment)
     if words is None:
@@ -221,7 +219,7 @@ def command_line(experiment: Any, output: Path | None = None) -> str:
 
 
 def command_words(experiment: Any) -> list[str] | None:
-    """The words of `command_line`; None where no command makes the experiment."""
+    """Return the words of `command_line`; None if no command makes the experiment."""
     head, option_words = experiment.words()
     words = list[str](head)
     if not words:
@@ -247,7 +245,7 @@ def command_words(experiment: Any) -> list[str] | None:
 
 
 def _typed(name: str, about: Option, value: Any) -> list[str] | None:
-    """An option and its value, once for each of several; None for what cannot be typed."""
+    """Return an option and its value, once for each of several; None if it cannot be typed."""
     flags = about.flags or (f"--{name.replace('_', '-')}",)
     if isinstance(value, bool):
         yes, slash, no = flags[0].partition("/")
@@ -267,7 +265,7 @@ def _typed(name: str, about: Option, value: Any) -> list[str] | None:
 
 
 def plan_of(experiment: Any, worker: Worker) -> dict[str, Any]:
-    """What plan.json holds of an experiment: its kind, its fields but secret ones, and versions."""
+    """Return the content of plan.json: the kind, the fields but secret ones, and versions."""
     fields = [name for name, about in options_of(experiment).items() if about.role != "secret"]
     plan = {name: getattr(experiment, name) for name in fields}
     versions = {DEFINITIONS: dict(named)} if (named := experiment.definitions()) else {}
@@ -275,7 +273,7 @@ def plan_of(experiment: Any, worker: Worker) -> dict[str, Any]:
 
 
 def free_fields(experiment: Any) -> tuple[str, ...]:
-    """The names of the fields that may change from run to run."""
+    """Return the names of the fields that may change from run to run."""
     return tuple(name for name, about in options_of(experiment).items() if about.role == "free")
 
 
@@ -301,13 +299,13 @@ def default_folder(experiment: Any) -> Path:
 
 
 def experiment_of(plan: Mapping[str, Any], **changes: Any) -> Any:
-    """The experiment of a stored plan.
+    """Return the experiment of a stored plan.json.
 
     Args:
-        changes: of its fields; secret ones are in no plan.
+        changes: other values of fields; secret fields are never stored.
 
     Raises:
-        UnknownName: no such kind of run. BadUsage: it has no such field.
+        UnknownName: the kind of run is unknown. BadUsage: it does not have a field.
     """
     kind = EXPERIMENTS.load(str(plan.get("kind", "")))
     fields = {option.name for option in dataclasses.fields(kind)}

@@ -1,15 +1,14 @@
-"""The folder of a run: its plan, and one file per finished cell.
+"""The folder of a run: the experiment, and one file per finished cell.
 
-    plan.json              what is run
-    data/<group>.json      which pairs or prompts the cells of a group run on
-    records/<cell>.json    the result of a cell
-    failures/<cell>.json   why a cell has none
+    plan.json              the experiment
+    data/<inputs>.json     the pairs or prompts of the cells with these inputs
+    records/<cell>.json    the record of a cell
+    failures/<cell>.json   why a cell has no record
 
-The folder is the queue: a cell is done if its record is there. Workers share nothing else, so any
-of them may be killed; files appear whole or not at all. A run with the same plan takes up what is
-there. Lists of what to do may grow: `plan.json` has all that was ever asked for. Any other plan is
-refused, with the first setting that differs, unless the folder has no results; so is one whose
-methods or metrics are defined in another way since.
+A cell is done if its record is there. Workers share nothing else, so any worker may be killed;
+files appear whole or not at all. The same experiment resumes. Growing lists may differ: `plan.json` has
+all values that were ever asked for. Any other experiment is refused, with the first option that
+differs, unless the folder has no records. A newer version of a method or metric is refused, too.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from mechassay.runs.options import DEFINITIONS
 from mechassay.utils.files import write_text
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
-"""What a run writes before it has found anything: what is run, and on what."""
+"""The files that a run writes before its first record."""
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
 
 def read_run_file(path: Path, what: str, kind: type[_Kind]) -> _Kind:
-    """What a JSON file of a run holds.
+    """Read a JSON file of a run.
 
     Raises:
         BadFile: not readable, truncated, or of another kind.
@@ -67,15 +66,15 @@ class RunFolder:
         growing: Sequence[str] = (),
         free: Sequence[str] = (),
     ) -> RunFolder:
-        """A new folder for a plan, or the one that holds it already.
+        """Make a folder for a plan, or open the folder that has it.
 
         Args:
-            growing: settings that list what to do, to which another run may add, and of which it
-                may ask for less.
-            free: settings that may have another value each time; the last one is stored.
+            growing: options that are lists, to which another run may add, and of which it may ask
+                for fewer values.
+            free: options that may have another value in each run; the last value is stored.
 
         Raises:
-            BadUsage: the folder holds results of another plan, or files that are no run.
+            BadUsage: the folder has records of another plan, or files that are not a run's.
         """
         folder = RunFolder(path)
         wanted: dict[str, Any] = json.loads(json.dumps(plan))
@@ -149,7 +148,7 @@ class RunFolder:
 
     @property
     def has_plan(self) -> bool:
-        """Whether anything was ever run here."""
+        """Whether there is a plan.json."""
         return self.plan_file.is_file()
 
     @property
@@ -162,7 +161,7 @@ class RunFolder:
         return str(self.plan().get("kind", ""))
 
     def plan(self) -> dict[str, Any]:
-        """What is run here.
+        """Read plan.json.
 
         Raises:
             BadFile: plan.json is not readable.
@@ -179,7 +178,7 @@ class RunFolder:
         write_text(self.record_file(cell), record.stored_text())
 
     def record(self, cell: str, *, recompute: bool = True) -> Record | None:
-        """A finished cell's record, or None.
+        """Read the record of a cell by the cell's name; None if there is none.
 
         Args:
             recompute: see `read_record`.
@@ -191,10 +190,10 @@ class RunFolder:
         return read_record(file, recompute=recompute) if file.is_file() else None
 
     def record_of(self, cell: Cell, *, recompute: bool = True) -> Record | None:
-        """The record of a cell, or None.
+        """Read the record of a cell; None if there is none.
 
         Raises:
-            BadFile: see `record`; or the file has the record of another cell or kind of run.
+            BadFile: see `record`; or the record is of another cell or kind of run.
         """
         record = self.record(cell.name, recompute=recompute)
         if record is None:
@@ -211,7 +210,7 @@ class RunFolder:
         return record
 
     def cells_left(self, cells: Sequence[Cell]) -> list[Cell]:
-        """The cells without a record.
+        """Return the cells without a record.
 
         Raises:
             BadFile: see `record_of`.
@@ -219,14 +218,14 @@ class RunFolder:
         return [cell for cell in cells if self.record_of(cell, recompute=False) is None]
 
     def cells_with_records(self) -> set[str]:
-        """The names of the cells that have a record, which may be unreadable."""
+        """Return the names of the cells that have a record, readable or not."""
         root = self.path / "records"
         files = root.rglob("*.json")
         return {file.relative_to(root).with_suffix("").as_posix() for file in files}
 
     def set_aside(self, cell: str) -> Path | None:
-        """Rename a cell's record that was cut off, empty or half a JSON text, so that the cell is
-        done again; where it is now, or None if there is no such file.
+        """Rename a record that was cut off (empty, or half a JSON text), so that its cell is
+        measured again. Return the new path; None if the record is whole or missing.
         """
         file = self.record_file(cell)
         if not file.is_file():
@@ -241,7 +240,10 @@ class RunFolder:
         return self.path / "data" / f"{group}.json" if group else self.path / "data.json"
 
     def data(self, group: str = "") -> dict[str, Any]:
-        """What the cells of a group run on, by role, such as the train pairs and the test pairs.
+        """Read the choices of pairs by role, such as train and test.
+
+        Args:
+            group: the name of the inputs.
 
         Raises:
             BadFile: the file is not readable.
@@ -256,14 +258,14 @@ class RunFolder:
         return chosen
 
     def selections(self, group: str = "") -> dict[str, Selection]:
-        """`data` as a record has it."""
+        """Return `data` as a record has it."""
         return {role: Selection.of(chosen) for role, chosen in self.data(group).items()}
 
     def save_data(self, role: str, selection: Mapping[str, Any], group: str = "") -> None:
-        """Keep what was chosen for a role.
+        """Store the choice of pairs for a role.
 
         Raises:
-            BadUsage: the folder holds results on other pairs, as when a file of pairs has changed.
+            BadUsage: the folder has records on other pairs, as if a file of pairs changed.
             BadFile: the file is not readable.
         """
         stored = self.data(group)
@@ -279,14 +281,14 @@ class RunFolder:
         return self.path / "failures" / f"{cell}.json"
 
     def save_failure(self, cell: str, failure: Failure | None) -> None:
-        """Keep why a cell has no result; None removes the file."""
+        """Store why a cell has no record; None removes the file."""
         if failure is None:
             self.failure_file(cell).unlink(missing_ok=True)
         else:
             write_text(self.failure_file(cell), failure.model_dump_json(indent=1))
 
     def failure(self, cell: str) -> Failure | None:
-        """Why a cell had no result last time, or None.
+        """Read why a cell had no record last time; None if there is no failure.
 
         Raises:
             BadFile: the file is truncated or foreign.
@@ -299,6 +301,6 @@ class RunFolder:
 
 
 def _same(stored: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bool:
-    """Whether a setting is the same as text: 1 is one edge, 1.0 all of them."""
+    """Return whether an option is the same as text: 1 is one edge, 1.0 all edges."""
     first, second = (json.dumps(plan.get(name), sort_keys=True) for plan in (stored, wanted))
     return first == second

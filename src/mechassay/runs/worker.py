@@ -1,7 +1,7 @@
-"""What a worker holds while it measures cells: the folder, the last model, the inputs of cells.
+"""Workers: a worker has the folder, the last model, and the inputs of its cells.
 
-A worker is this process, one of several, or an actor of a cluster. The cells with the same inputs
-stand together, so that one worker loads the inputs once and forgets them after the last cell.
+A worker is this process, one of several, or an actor of a cluster. Cells with the
+same inputs stand together, so that one worker loads them once and drops them after the last cell.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SAMPLE, MOST_DRAWN = 64, 1_000
 class Worker:
     """The folder of a run, the last model, and the inputs that cells share.
 
-    `cells` are those of the run, in the process that opened the folder. `notes` are what to tell
-    about the folder before anything is measured.
+    `cells` are the cells of the run, in the process that opened the folder. `notes` are notes on
+    the folder, which are printed before anything is measured.
 
     Args:
         device_map: where modules of models are placed, instead of `device`.
@@ -66,12 +66,12 @@ class Worker:
         self._contents, self._drawn = dict[str, set[str]](), dict[tuple[Any, ...], Any]()
 
     def turn_to(self, cell: Cell) -> None:
-        """Forget the inputs of other cells."""
+        """Drop the inputs of other cells."""
         if cell.inputs != self._inputs:
             self._inputs, self._shared = cell.inputs, {}
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """Return what is made once for all cells with the same inputs, and held in memory."""
+        """Return a value that is made once for all cells with the same inputs."""
         if name not in self._shared:
             self._shared[name] = make()
         return self._shared[name]
@@ -94,7 +94,7 @@ class Worker:
         return self.shared("inputs", loaded)
 
     def check_contents(self, experiment: Any, cell: Cell, specs: Mapping[str, Spec]) -> None:
-        """Refuse a model or a task with other content than where the folder's records have it.
+        """Refuse a model or a task whose content differs from that in the folder's records.
 
         Raises:
             BadUsage: the weights of the model, or the file of the task, changed meanwhile.
@@ -118,13 +118,13 @@ class Worker:
                 )
 
     def _planned(self, experiment: Any) -> Any:
-        """Return the experiment with all that the folder was ever asked for."""
+        """Return the experiment with all values of its growing lists in plan.json."""
         plan = self.folder.plan() if self.folder.has_plan else {}
         lists = {x: tuple(plan[x]) for x in experiment.grows if isinstance(plan.get(x), list)}
         return replace(experiment, **lists)
 
     def record(self, experiment: Any, cell: Cell, inputs: Inputs) -> Record:
-        """Measure a cell; what its result does not say of its record follows from the inputs."""
+        """Measure a cell, and add model, task, pairs and provenance to its record."""
         data, specs = inputs.data(), inputs.specs()
         result = experiment.measure(cell, inputs)
         chosen_pairs = next(iter(data.values()), None)
@@ -169,7 +169,7 @@ class Worker:
     def close(self) -> None:
         """End the processes of the last model's replicas; it can be used again.
 
-        A process waits for those that it began before it ends, so it has to end them itself.
+        A process waits for its child processes before it ends, so it has to end them.
         """
         model = None if self._last is None else self._last[1]
         if isinstance(model, Model) and model.replicas is not None:
@@ -182,8 +182,8 @@ class Worker:
         return self._tasks[name]
 
     def drawn(self, what: What, of: tuple[str, str], model: Model, split: str, **about: Any) -> Any:
-        """Return pairs or examples of a task, drawn once for the estimate of costs and for the
-        inputs. A limit of examples beyond the split asks for all of it.
+        """Return pairs or examples of a task. They are drawn once, for the estimate of costs and
+        for the inputs. A limit beyond all examples of a split returns all.
 
         Args:
             of: the names of the model and the task.
@@ -216,7 +216,7 @@ class Worker:
     def _asked(
         self, what: What, of: tuple[str, str], split: str, about: dict[str, Any]
     ) -> tuple[Task, tuple[Any, ...]]:
-        """Return a task and what is asked of it; a limit beyond all examples is taken off."""
+        """Return a task and a key of the choice; a limit beyond all examples becomes None."""
         task = self.task(of[1])
         if what == "examples" and (about["limit"] or 0) >= task.sizes.get(split, 0) > 0:
             about["limit"] = None
@@ -231,7 +231,7 @@ class Worker:
         load: Callable[[Path], T],
         save: Callable[[T, Path], object],
     ) -> T:
-        """Return what stays in the folder: read if it is there, else made and written whole."""
+        """Return a value that stays in the folder: read from its file, or made and written."""
         path = self.folder.path / name
         if not path.is_file():
             made = make()
@@ -241,12 +241,12 @@ class Worker:
 
 
 def kept_file(folder: Path, experiment: Any, cell: str) -> Path:
-    """Return where the result of a cell is saved beside its record."""
+    """Return the file of a cell's result, beside its record."""
     return folder / experiment.keeps / f"{cell}.safetensors"
 
 
 def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
-    """Return how a record of a model came about."""
+    """Return the provenance of a record of a model."""
     device, dtype = str(model.device), str(model.dtype).removeprefix("torch.")
     about = {"device": device, "dtype": dtype, "tf32": chosen().tf32}
     return provenance(**about, seed=seed, data_hash=data_hash)
