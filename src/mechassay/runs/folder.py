@@ -6,9 +6,10 @@
     failures/<cell>.json   why a cell has no record
 
 A cell is done if its record is there. Workers share nothing else, so any worker may be killed;
-files appear whole or not at all. The same experiment resumes. Growing lists may differ: `plan.json` has
-all values that were ever asked for. Any other experiment is refused, with the first option that
-differs, unless the folder has no records. A newer version of a method or metric is refused, too.
+files appear whole or not at all. The same experiment resumes. Growing lists may differ:
+`plan.json` has all values that were ever asked for. Any other experiment is refused, with the
+first option that differs, unless the folder has no records. A newer version of a method or metric
+is refused, too.
 """
 
 from __future__ import annotations
