@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from mechassay.features import Architecture
 from mechassay.runs import options
 from mechassay.runs.options import option
 
 SAEControl = Literal["random", "permuted", "untrained"]
-SAE_CONTROLS: tuple[SAEControl, ...] = get_args(SAEControl)
 
 
 @dataclass(frozen=True)
