@@ -96,7 +96,7 @@ class AdversarialExperiment(AdversarialOptions, Experiment):
         if self.enumerate_all:
             check_finite(task)
         arrow()
-        stored = [worker.folder.record(cell.name) for cell in worker.cells]
+        stored = [worker.folder.record(name) for name in worker.folder.cells_with_records()]
         inputs = AdversarialInputs(self, worker)
         inputs.check_file([record for record in stored if record is not None])
 

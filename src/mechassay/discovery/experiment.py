@@ -183,7 +183,7 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         """Refuse files of scores that have changed since the folder's records were made of them."""
         if not (self.scores and worker.folder.has_plan):
             return
-        for cell in (cell for cell in worker.cells if cell["method"] in self.scores):
+        for cell in (cell for cell in self.cells() if cell["method"] in self.scores):
             record, typed = worker.folder.record_of(cell, recompute=False), cell["method"]
             if record is None or record.method.args.get(SCORES_SHA256) == path_hash(Path(typed)):
                 continue

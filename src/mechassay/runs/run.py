@@ -114,8 +114,8 @@ def opened(
     folder = RunFolder(Path(output))
     worker = Worker(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
     check_ranges(experiment)
-    worker.cells = tuple(experiment.cells())
     experiment.check(worker)
+    worker.cells = tuple(experiment.cells())
     if not worker.cells:
         raise BadUsage(
             f"The experiment {experiment.kind} has no cells: name a value of each of"
