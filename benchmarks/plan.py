@@ -28,12 +28,12 @@ from typing import Any
 
 import psutil
 import torch
-from mechassay.discovery.job import CircuitsExperiment
 
 from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods.eap import EAP, EAPIGInputs
 from mechassay.circuits.methods.mask_learning import SubnetworkProbing
 from mechassay.circuits.methods.random import Random
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.models.memory import available_bytes
 from mechassay.models.model import Model, load_model, outline
 from mechassay.planning import scoring_bytes, scoring_operations
@@ -126,7 +126,7 @@ def random_pairs(model: Model, n_pairs: int, n_tokens: int) -> Batch:
 
 def one(folder: str, step: str, n_pairs: int, n_tokens: int, dtype: str) -> dict[str, float]:
     """Plan a step, do it, and return what was planned and measured."""
-    # As a run does: its job is imported and made before anything is estimated.
+    # As a run does: its experiment is imported and made before anything is estimated.
     _ = CircuitsExperiment((folder,), methods=("eap",))
     libraries = float(psutil.Process().memory_info().rss)
     empty, prompts = outline(folder, dtype=dtype), PromptSizes(n_pairs, n_tokens, 1.0)

@@ -251,7 +251,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
         with pytest.MonkeyPatch.context() as patch:
             if name != "drawn":  # One has pages.
                 for kind in (CircuitsExperiment, AdversarialExperiment):
-                    patch.setattr(kind, "report", lambda *_: Path())
+                    patch.setattr(kind, "write", lambda *_: Path())
             found = evaluate(source, PUBLIC, results, executor=Here(), progress=SILENT)
         assert found.problems.errors == [] and not found.failures
         records[name] = [record for run in found.results.values() for record in run.records]
