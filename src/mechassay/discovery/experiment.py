@@ -61,7 +61,7 @@ from mechassay.models.sources import with_truths
 from mechassay.results.console import print_text
 from mechassay.results.page import Report
 from mechassay.results.records import Record
-from mechassay.results.report import write_page
+from mechassay.results.report import write_page, write_tables
 from mechassay.runs.cells import Cell, cell_name, shown_model, specs_of
 from mechassay.runs.experiment import Experiment, command_line, default_folder
 from mechassay.runs.folder import RunFolder
@@ -79,6 +79,7 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
     """A cell is one method on one task with one model; see `CircuitsOptions` for the fields."""
 
     for_boards: ClassVar[bool] = True
+    markdown: ClassVar[str] = ""
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "methods", "scores")
 
     def __post_init__(self) -> None:
@@ -286,6 +287,7 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         if self.stage == "localize":
             return report.folder / "scores"
         if not self.curve:
+            write_tables(report.folder / "tables.md", report, self.kind)
             return super().write(report)
         from mechassay.discovery.suite_page import suite_differences  # Only writing needs it.
 
@@ -298,6 +300,8 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
             write_page(page, own, kind=self.kind, command=command)
         differences = json.dumps(suite_differences(report.records), indent=1)
         write_text(report.folder / "differences.json", differences)
+        # A table a measure, for a single model and task too.
+        write_tables(report.folder / "tables.md", report, "suite")
         return super().write(replace(report, drawings=[x for y in drawings.values() for x in y]))
 
     def _drawings(self, group: str, part: Report) -> list[Drawing]:

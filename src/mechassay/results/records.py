@@ -91,6 +91,7 @@ PAGES = Registry(
         "measure": "mechassay.measurement.page:MeasurePage",
         "patch": "mechassay.interventions.patch_page:PatchPage",
         "reproduction": "mechassay.reproduction.page:ReproductionPage",
+        "suite": "mechassay.discovery.suite_page:SuitePage",
         "variables": "mechassay.variables.page:VariablesPage",
     },
 )
