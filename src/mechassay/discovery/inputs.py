@@ -681,7 +681,7 @@ class CircuitInputs:
             self.worker.progress,
         )
         record = with_metrics(record, self.metrics, scored)
-        # What a task says of its data, as that rows repeat each other.
+        # A task's notes on its data, for example that rows repeat each other.
         notes = dict.fromkeys(
             note for chosen in record.data.values() for note in chosen.notes.values()
         )
@@ -806,7 +806,7 @@ def forward_seconds(model: Model, batch: Batch) -> float:
 
 
 def _localized(scores: Ranked) -> dict[str, float]:
-    """What finding scores took; those of a file may not say it."""
+    """Return the wall and CPU seconds of scoring; NaN if a file of scores does not state them."""
     about = scores.provenance
     return {
         "localize_seconds": float(about.get("seconds", math.nan)),

@@ -371,7 +371,7 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
         """The directions that are measured, a method each.
 
         Raises:
-            UnknownName: no such task. BadFile: what is wrong with a folder.
+            UnknownName: the task is unknown. BadFile: a folder has no readable directions.
         """
         regions = self._task.tested
         return tuple(x for folder in self.directions for x in given_directions(folder, regions))

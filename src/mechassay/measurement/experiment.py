@@ -216,8 +216,8 @@ def needs_task(text: str) -> bool:
 
 
 def label_of(pair: Pair, by: str) -> str | None:
-    """What a pair has in a field: a tag, its answer, or a part of its clean prompt; None if it has
-    no such field.
+    """Return the value of a pair's field: a tag, the answer, or a part of the clean prompt; None if
+    the pair does not have the field.
     """
     if by in pair.tags:
         return pair.tags[by]
@@ -231,7 +231,7 @@ def label_of(pair: Pair, by: str) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class MeasureInputs:
-    """One model, on one task or on none: what the metrics share.
+    """The inputs that metrics of one model and at most one task share.
 
     Attributes:
         task_name: "" for metrics that are about no task.
@@ -422,7 +422,7 @@ class MeasureInputs:
         return specs, data
 
     def inputs(self, pairs: Pairs | None, metric: str) -> GaugeInputs:
-        """What a metric is given; each thing is made when it asks for it."""
+        """Return the inputs of a metric; each one is made when the metric reads it."""
 
         def maker(own: RunInput) -> Callable[[], Any]:
             return lambda: own.make(self, pairs)

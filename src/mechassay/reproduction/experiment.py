@@ -257,7 +257,7 @@ class ReproductionExperiment(ReproductionOptions, Experiment):
         return costs.minutes(self.operations(cell), device), costs.gigabytes(size)
 
     def operations(self, cell: Cell) -> float:
-        """That the published cell takes, or to measure what is given in its place."""
+        """Return the operations of the published cell, or of measuring the given file instead."""
         wish, experiment = self.wish(cell), cell["experiment"]
         if GIVEN in cell.typed:
             return GIVEN_RUNNERS[experiment].measuring(wish)

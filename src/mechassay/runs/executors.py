@@ -126,7 +126,7 @@ class CellLimits:
     memory_gb: float
 
     def fault(self, process: psutil.Process, began: float) -> tuple[str, str] | None:
-        """The kind of a limit that a process is over and what it took; None if it may go on."""
+        """Return the exceeded limit's kind and a sentence; None if the process may continue."""
         if time.monotonic() - began > self.seconds:
             return "TimeLimit", f"took longer than {self.seconds:g} s, the limit of time."
         held = sum(map(_resident, _family(process)))

@@ -215,7 +215,7 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
         return self._record(given, read, inputs, cell)
 
     def _inputs(self, cell: Cell, worker: Worker, at_all: bool) -> VariableInputs:
-        """What the cells of one task share: those of a search for its variables."""
+        """Return the inputs of one task, as a search for its variables loads them."""
         task = cell.labels["task"]
         search = VariablesExperiment(
             (self.model,),

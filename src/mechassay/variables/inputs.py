@@ -69,7 +69,7 @@ def variables_of(options: VariablesOptions, task: str) -> dict[str, Hypothesis]:
 
 
 def training_settings(options: VariablesOptions, task: str, family: str) -> FeaturizerSettings:
-    """Those of the profile, with what was asked for in place of them."""
+    """Return the training settings of the profile; options that are given replace them."""
     settings = featurizer_settings(options.profile, task, family)
     if options.lr is not None:
         settings = replace(settings, lr=options.lr)
@@ -80,7 +80,7 @@ def training_settings(options: VariablesOptions, task: str, family: str) -> Feat
 
 @dataclass
 class VariableInputs:
-    """What the cells of one model and task share.
+    """The inputs that the cells of one model and task share.
 
     Attributes:
         experiment, worker: of the run.
@@ -363,7 +363,7 @@ class VariableInputs:
         return fit
 
     def selections(self, variable: str) -> dict[str, Selection]:
-        """What was chosen of each split for a variable, and what was left out."""
+        """Return the selected and the dropped pairs of each split for a variable."""
         pairs = self.pairs(variable)
         return {
             name: Selection(
