@@ -22,14 +22,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from rich.console import Console
 
 from mechassay.adversarial.divergence import arrow
 from mechassay.adversarial.field_tables import template_text
-from mechassay.adversarial.inputs import AdversarialInputs, check_circuits, circuit_versions
+from mechassay.adversarial.inputs import AdversarialInputs, check_circuits
 from mechassay.adversarial.options import (
     AdversarialOptions,
     SearchOptions,
@@ -80,9 +80,6 @@ class AdversarialExperiment(AdversarialOptions, Experiment):
         }
         for name, value in filled.items():
             object.__setattr__(self, name, value)
-
-    def versions(self, worker: Worker) -> dict[str, Any]:
-        return circuit_versions(worker.task(self.task), self.circuits)
 
     def check(self, worker: Worker) -> None:
         """Refuse what cannot be run, before a folder or model is touched.
@@ -178,7 +175,12 @@ class AdversarialExperiment(AdversarialOptions, Experiment):
         of: Mapping[str, str] = {"model": shown_model(self.model), "task": self.task}
         called = {text: CircuitSpec.name_in_results(text) for text in self.circuits}
         return [
-            Cell(cell_name(name), {"circuit": name, **of}, KIND, {"circuit": text})
+            Cell(
+                cell_name(name),
+                {"circuit": name, **of},
+                KIND,
+                {"circuit": text, "model": self.model},
+            )
             for text, name in called.items()
         ]
 
@@ -200,9 +202,6 @@ class SearchExperiment(SearchOptions, Experiment):
     command: ClassVar[tuple[str, ...]] = ("adversarial", "search")
     grows: ClassVar[tuple[str, ...]] = ("circuits",)
 
-    def versions(self, worker: Worker) -> dict[str, Any]:
-        return circuit_versions(worker.task(self.task), self.circuits)
-
     def check(self, worker: Worker) -> None:
         super().check(worker)
         check_circuits(self.circuits)
@@ -211,7 +210,7 @@ class SearchExperiment(SearchOptions, Experiment):
     def cells(self) -> list[Cell]:
         of = {"model": shown_model(self.model), "task": self.task}
         return [
-            Cell(cell_name(circuit), {"circuit": circuit, **of}, circuit)
+            Cell(cell_name(circuit), {"circuit": circuit, **of}, circuit, {"model": self.model})
             for circuit in self.circuits
         ]
 

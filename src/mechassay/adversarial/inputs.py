@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -55,7 +54,6 @@ from mechassay.runs.folder import RunFolder
 from mechassay.runs.worker import Worker
 from mechassay.stats.bounds import PartialGrid
 from mechassay.stats.distribution import Field
-from mechassay.tasks.task import Task, settings_of
 from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.files import write_text
 
@@ -72,24 +70,6 @@ def check_circuits(circuits: Sequence[str]) -> None:
     for name in called:
         if called.count(name) > 1:
             raise BadUsage(f"Two circuits are called {name!r}; rename the file of one.")
-
-
-def circuit_versions(task: Task, circuits: Sequence[str]) -> dict[str, Any]:
-    """The task's version and settings, and hashes of the files that circuits come from."""
-    files = {text: CircuitSpec.parse(text).file_hash for text in circuits}
-    return {
-        "task_settings": task_plan(task),
-        "files": {text: digest for text, digest in files.items() if digest},
-    }
-
-
-def task_plan(task: Task) -> dict[str, Any]:
-    """What says which task it is, as plain values: name, version and settings."""
-    return {
-        "name": task.name,
-        "version": task.version,
-        "settings": json.loads(json.dumps(settings_of(task), default=str)),
-    }
 
 
 ABOVE = (0.01, 0.1, 1.0, 5.0)

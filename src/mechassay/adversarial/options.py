@@ -53,7 +53,9 @@ class AdversarialOptions:
 
     model: Annotated[str, options.MODEL]
     task: Annotated[str, options.TASK]
-    circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
+    circuits: Annotated[
+        tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c", complete="circuits")
+    ]
     design: Annotated[
         DesignKind | None,
         option(
@@ -135,7 +137,9 @@ class SearchOptions:
 
     model: Annotated[str, options.MODEL]
     task: Annotated[str, options.TASK]
-    circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
+    circuits: Annotated[
+        tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c", complete="circuits")
+    ]
     n_clean: Annotated[
         int, option("Clean prompts that the search begins with.", least=1, most=MOST_PROMPTS)
     ] = 500
@@ -170,7 +174,9 @@ class ShiftOptions:
     """
 
     model: Annotated[str, options.MODEL]
-    circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
+    circuits: Annotated[
+        tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c", complete="circuits")
+    ]
     task: Annotated[str, options.TASK] = "ioi"
     shifts: Annotated[
         tuple[str, ...],

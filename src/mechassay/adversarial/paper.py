@@ -377,6 +377,7 @@ class PaperExperiment(PaperOptions, Experiment):
                 name,
                 {"run": name, "model": shown_model(experiment.model), "task": experiment.task},
                 name.rpartition("-")[0],
+                {"model": experiment.model},
             )
             for name, experiment in self.experiments().items()
         ]

@@ -20,7 +20,7 @@ out most at home too, so that nothing can become worse, and a circuit like them 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.adversarial.experiments import found_circuit
-from mechassay.adversarial.inputs import check_circuits, circuit_versions, task_plan
+from mechassay.adversarial.inputs import check_circuits
 from mechassay.adversarial.options import ShiftOptions
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
@@ -47,6 +47,7 @@ from mechassay.results.sections import failures_table, framed
 from mechassay.results.text import plain_number
 from mechassay.runs.cells import Cell, cell_name, shown_model
 from mechassay.runs.experiment import Experiment
+from mechassay.runs.identities import TASK, Source
 from mechassay.runs.worker import Worker, made_by
 from mechassay.stats.intervals import (
     LEVEL,
@@ -252,10 +253,6 @@ class ShiftExperiment(ShiftOptions, Experiment):
     command: ClassVar[tuple[str, ...]] = ("adversarial", "shift")
     grows: ClassVar[tuple[str, ...]] = ("circuits",)
 
-    def versions(self, worker: Worker) -> Mapping[str, Any]:
-        tasks = {name: task_plan(worker.task(text)) for name, text in self.kinds().items()}
-        return {**circuit_versions(worker.task(self.task), self.circuits), "prompts": tasks}
-
     def check(self, worker: Worker) -> None:
         super().check(worker)
         check_circuits(self.circuits)
@@ -281,7 +278,14 @@ class ShiftExperiment(ShiftOptions, Experiment):
 
     def cells(self) -> list[Cell]:
         of = {"model": shown_model(self.model), "task": self.task}
-        return [Cell(cell_name(text), {**of, "circuit": text}, "all") for text in self.circuits]
+        return [
+            Cell(cell_name(text), {**of, "circuit": text}, "all", {"model": self.model})
+            for text in self.circuits
+        ]
+
+    def sources(self, cell: Cell) -> dict[str, Source]:
+        shifts = {kind: Source(TASK, text) for kind, text in self.kinds().items() if kind != HOME}
+        return {**super().sources(cell), **shifts}
 
     def run(self, cell: Cell, worker: Worker) -> Record:
         model = worker.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)

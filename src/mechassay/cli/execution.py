@@ -19,7 +19,7 @@ from mechassay.results.sections import failed_checks
 from mechassay.runs import COSTS
 from mechassay.runs.cells import Cell, by_inputs
 from mechassay.runs.executors import Executor, Here, Processes, Ray
-from mechassay.runs.experiment import Interrupted, default_folder, experiment_of
+from mechassay.runs.experiment import Interrupted, experiment_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.run import opened, run
 from mechassay.runs.worker import Worker
@@ -45,7 +45,6 @@ def run_and_show(
         output: None: see `default_folder`.
     """
     executor = executor_of(engine, workers, address, num_gpus)
-    output = output or default_folder(experiment)
     if device_map:
         read_device_map(device_map)
 
@@ -60,7 +59,8 @@ def run_and_show(
                 executor.measured = measured
 
     if only_plan:
-        worker = opened(experiment, output, **where)
+        worker = opened(experiment, output, **where, load=False)
+        output = worker.folder.path
         left = worker.folder.cells_left(worker.cells)
         begin(worker, left)
         n = len(by_inputs(left))

@@ -41,7 +41,7 @@ from mechassay.circuits.methods.stability import (
     scored_again,
 )
 from mechassay.circuits.profiles import VERSIONS
-from mechassay.circuits.scores import DRAWN_EDGES, SCORES_SHA256, EdgeScores, largest_drawable
+from mechassay.circuits.scores import DRAWN_EDGES, EdgeScores, largest_drawable
 from mechassay.circuits.series import (
     CircuitSeries,
     is_series,
@@ -62,14 +62,14 @@ from mechassay.results.console import print_text
 from mechassay.results.page import Report
 from mechassay.results.records import Record
 from mechassay.results.report import write_page, write_tables
-from mechassay.runs.cells import Cell, cell_name, shown_model, specs_of
-from mechassay.runs.experiment import Experiment, command_line, default_folder
+from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.experiment import Experiment, command_line
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.run import run
 from mechassay.runs.worker import Worker
 from mechassay.tasks import TASKS
 from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
-from mechassay.utils.files import path_hash, write_text
+from mechassay.utils.files import write_text
 
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 
@@ -134,7 +134,6 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
                 f" {', '.join(sorted(under - {'counterfactual'}))} ablation."
             )
         self._check_plugins()
-        self._check_unchanged(worker)
         check_tasks(self.models, self.tasks)
 
     def _check_stable_edges(self) -> None:
@@ -180,19 +179,6 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
             if names.count(name) > 1:
                 raise BadUsage(f"Two rankings are called {name!r}; rename the file of one.")
 
-    def _check_unchanged(self, worker: Worker) -> None:
-        """Refuse files of scores that have changed since the folder's records were made of them."""
-        if not (self.scores and worker.folder.has_plan):
-            return
-        for cell in (cell for cell in self.cells() if cell["method"] in self.scores):
-            record, typed = worker.folder.record_of(cell, recompute=False), cell["method"]
-            if record is None or record.method.args.get(SCORES_SHA256) == path_hash(Path(typed)):
-                continue
-            raise BadUsage(
-                f"{typed} has changed since {worker.folder.path} was made of it. Name another"
-                " --output, or remove the folder."
-            )
-
     def _kept_scores(self, method: str, folder: Path, cell: str) -> Path:
         """Return where the scores of a cell are: as given, or as its method found them.
 
@@ -236,8 +222,6 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
 
     def inputs(self, cell: Cell, worker: Worker) -> CircuitInputs:
         """Return what the cells of one model and task share."""
-        model, task = self.loaded(cell, worker)
-        worker.check_contents(self, cell, specs_of(model, task, {}))
         return CircuitInputs(self, worker, cell["model"], cell["task"], cell.inputs)
 
     def preconditions(self, cell: Cell, inputs: CircuitInputs) -> Iterator[tuple[str, str]]:
@@ -339,7 +323,7 @@ def find_circuit(
         BadUsage, UnknownName: see `run`.
     """
     experiment = CircuitsExperiment((model,), (task,) if task else (), methods=(method,), **fields)
-    return run(experiment, folder or default_folder(experiment), device=device)
+    return run(experiment, folder, device=device)
 
 
 def score_files(given: Sequence[Path]) -> tuple[str, ...]:

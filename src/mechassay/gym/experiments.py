@@ -17,7 +17,6 @@ of methods that were run there.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +55,7 @@ from mechassay.models.sources import AT, split_revision, training_step
 from mechassay.results.records import Record, Selection, Spec
 from mechassay.runs.cells import Cell, cell_name, shown_model
 from mechassay.runs.experiment import Experiment
+from mechassay.runs.identities import MODEL, TASK, Source
 from mechassay.runs.options import MANY, layers_of
 from mechassay.runs.worker import Worker, made_by
 from mechassay.variables.mib_submission import FEATURES_SHA256
@@ -102,12 +102,11 @@ class _OnTasks:
             return load_gym_task(name)
         return self.from_source[one_of(f"gym task of {self.source}", name, self.from_source)]
 
-    def versions(self, worker: Worker) -> dict[str, Any]:
-        """Return the hash of what the source says of its tasks."""
-        if not self.source:
-            return {}
-        texts = "".join(self.gym_task(name).sha256 for name in self.task_names)
-        return {"source_sha256": hashlib.sha256(texts.encode()).hexdigest()}
+    def sources(self, cell: Cell) -> dict[str, Source]:
+        """Return the model and the gym task; the content of the task stands for its source."""
+        model = Source(MODEL, cell["model"], self.dtype_of(cell["model"]))
+        digest = self.gym_task(cell["task"]).sha256[:16]
+        return {MODEL: model, TASK: Source(TASK, cell["task"], digest=digest)}
 
     def dtype_of(self, model: str) -> str:
         """The dtype of a model: its own if it is named, else that of all.
@@ -376,9 +375,13 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
         regions = self._task.tested
         return tuple(x for folder in self.directions for x in given_directions(folder, regions))
 
-    def versions(self, worker: Worker) -> dict[str, Any]:
-        """Return the hashes of the files that are measured."""
-        return {"files": {directions.typed: directions.sha256 for directions in self.given}}
+    def sources(self, cell: Cell) -> dict[str, Source]:
+        (digest,) = (x.sha256 for x in self.given if x.typed == cell["method"])
+        return {
+            MODEL: Source(MODEL, cell["model"], self.dtype),
+            TASK: Source(TASK, cell["task"], digest=self._task.sha256[:16]),
+            "directions": Source("directions", cell["method"], digest=digest[:16]),
+        }
 
     def check(self, worker: Worker) -> None:
         super().check(worker)

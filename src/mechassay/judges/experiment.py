@@ -45,9 +45,9 @@ from mechassay.results.records import Record, Spec
 from mechassay.results.report import print_report, write_page, write_tables
 from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment, command_line
+from mechassay.runs.identities import Source
 from mechassay.runs.worker import Worker
 from mechassay.utils.display import counted
-from mechassay.utils.files import file_hash
 
 ANSWERS, JUDGMENTS, SCORES = "answers", "judgments", "scores"
 STEPS = "steps.json"
@@ -61,14 +61,12 @@ class AssessExperiment(AssessOptions, Experiment):
         return ("claims", "assess", self.source), ("source",)
 
     def versions(self, worker: Worker) -> Mapping[str, Any]:
-        """Return the hashes of the document and the claims, and what the judge is told."""
-        claims = file_hash(Path(self.claims)) if self.claims else ""
-        return {
-            "document": self.document().sha256,
-            "claims_file": claims,
-            "prompt_version": judge_prompt(self.prompt).key,
-            "prompt_file": file_hash(Path(self.prompt)) if self.prompt else "",
-        }
+        """Return the version of the text that the judge is given."""
+        return {"prompt_version": judge_prompt(self.prompt).key}
+
+    def sources(self, cell: Cell) -> dict[str, Source]:
+        document = Source("document", self.source, digest=self.document().sha256[:16])
+        return {**super().sources(cell), "source": document}
 
     def check(self, worker: Worker) -> None:
         super().check(worker)

@@ -41,7 +41,7 @@ from mechassay.leaderboard.rules import BoardColumn, BoardRules, CandidateSites
 from mechassay.leaderboard.track import HEADER_FILE, SubmissionHeader
 from mechassay.results.curves import CONTROL
 from mechassay.results.reading import has_values, read_record
-from mechassay.results.records import Measure, Number, Record, Stored
+from mechassay.results.records import IDENTITY, Measure, Number, Record, Stored
 from mechassay.results.text import seconds
 from mechassay.runs.experiment import command_line, experiment_of
 from mechassay.runs.folder import RunFolder
@@ -454,8 +454,8 @@ def _conditions(rules: BoardRules, record: Record, column: BoardColumn) -> dict[
         names = {m.of for m in record.measures if m.name == column.against}
         conditions["controls"] = ", ".join(sorted(names - {"result"}))
     model = record.specs.get("model")
-    if model is not None and model.args.get("weights"):
-        conditions["weights"] = model.args["weights"]  # Another folder may have the same name.
+    if model is not None and (digest := model.args.get(IDENTITY) or model.args.get("weights")):
+        conditions["weights"] = digest  # Another folder may have the same name.
     conditions["dtype"] = record.provenance.dtype
     conditions["examples"] = record.provenance.data_hash
     return {key: x if isinstance(x, str) else json.dumps(x) for key, x in conditions.items()}

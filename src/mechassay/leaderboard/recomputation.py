@@ -58,7 +58,7 @@ from mechassay.leaderboard.rules import rules_of
 from mechassay.leaderboard.track import row_of
 from mechassay.models.sources import find_source
 from mechassay.results.reading import read_record
-from mechassay.results.records import Number, Provenance, Record, Stored
+from mechassay.results.records import IDENTITY, Number, Provenance, Record, Stored
 from mechassay.runs import EXPERIMENTS
 from mechassay.runs.cells import Cell
 from mechassay.runs.executors import measure_cells
@@ -126,11 +126,16 @@ def _differing(cell: BoardCell, own: BoardCell) -> list[str]:
 
 
 TOLERANCE = 1e-6
-LEFT_OUT = {"provenance": True, "spent": True, "sha256": True, "values": {"sha256"}}
+LEFT_OUT = {
+    "provenance": True,
+    "spent": True,
+    "sha256": True,
+    "cell_digest": True,
+    "identities": True,
+    "values": {"sha256"},
+}
 ORDERED_BY_LAST_BITS = ("worst pairs", "tokens", "parts")
 """Tables of adversarial records that illustrate their numbers."""
-WEIGHTS = "weights"
-"""The setting of a model that has a hash of its weights; see `models.model.weights_hash`."""
 GIVEN = ("scores", "alignments", "directions", "saes")
 """Fields of experiments that name files and folders."""
 CIRCUITS = "circuits"
@@ -420,15 +425,17 @@ def compare_records(stored: Record, again: Record) -> Compared:
     Where a ranking was copied, the new record says nothing of the examples that it was found
     on, and not how circuits vary over them. How long a method took is compared nowhere: circuits
     of adversarial records have it among the settings of their method. Weights are compared where
-    both records have their hash: a track may load a model from a folder that others have from the
+    both records have their digest: a track may load a model from a folder that others have from the
     hub.
     """
     comparison = Compared()
     plain, other = _plain(stored), _plain(again)
     settings = [record["specs"].get("model", {}).get("args", {}) for record in (plain, other)]
-    if not all(WEIGHTS in setting for setting in settings):
+    # Records of earlier versions have another hash of the weights.
+    if not all(IDENTITY in setting for setting in settings):
         for setting in settings:
-            setting.pop(WEIGHTS, None)
+            setting.pop(IDENTITY, None)
+            setting.pop("weights", None)
     for setting in (plain, other):
         setting["specs"].get("method", {}).get("args", {}).pop("seconds", None)
     if plain["data"].keys() - other["data"].keys():

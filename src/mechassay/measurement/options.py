@@ -36,7 +36,10 @@ class MeasureOptions:
     tasks: Annotated[tuple[str, ...], options.TASKS] = ()
     circuit: Annotated[
         str,
-        option("The circuit in question: truth, METHOD@SIZE, canonical:NAME or a file."),
+        option(
+            "The circuit in question: truth, METHOD@SIZE, canonical:NAME or a file.",
+            complete="circuits",
+        ),
     ] = ""
     methods: Annotated[tuple[str, ...], options.METHODS] = ()
     other_task: Annotated[str, option("A second behaviour, to tell the first one from.")] = ""

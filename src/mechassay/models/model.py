@@ -9,9 +9,9 @@ there. In commands and in `load_model` the copy of a model NAME is `untrained:NA
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,12 +19,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechassay.errors import BadPairs, BadUsage, UnsupportedModel
+from mechassay.errors import BadFile, BadPairs, BadUsage, UnsupportedModel
 from mechassay.models.decoder import Context, Decoder
 from mechassay.models.devices import (
     check_copies,
     devices_of,
-    loader,
     main_device,
     parameters_of,
     read_device_map,
@@ -32,18 +31,25 @@ from mechassay.models.devices import (
 from mechassay.models.families import decode
 from mechassay.models.forward import Trace, trace
 from mechassay.models.graph import Graph
+from mechassay.models.identity import ModelIdentity
 from mechassay.models.loading import with_drawn_weights
 from mechassay.models.quantised import check_quantisation, shape_of, tensors_of
 from mechassay.models.replicas import Replicas
 from mechassay.models.self_check import SelfCheck, Watch, check_adapters, self_check
-from mechassay.models.sources import UNTRAINED
+from mechassay.models.sources import (
+    UNTRAINED,
+    SourceFiles,
+    digest_cache,
+    find_source,
+    source_files,
+)
 from mechassay.models.stored_weights import standing_in
 from mechassay.prompts.batch import NO_TOKEN, Batch, PairsLike
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Pair
 from mechassay.prompts.tokenization import token_position
-from mechassay.results.records import Spec
+from mechassay.results.records import IDENTITY, Spec
 from mechassay.utils.display import OneLine, briefly, counted, html_facts
 
 if TYPE_CHECKING:
@@ -68,8 +74,9 @@ class Model(OneLine):
         tokenizer: None for models without one; then only `Batch.from_tokens` batches can be run.
         prepend: token ids put before every prompt, after which the tokenizer's own special tokens
             come.
-        weights: see `weights_hash`; of models from folders and files of the user's own, as another
-            folder may have the same name.
+        files: the files that it was loaded from; None for a model in memory.
+        is_own: whether these are files of the user's, whose name does not say which weights they
+            hold.
         checkpoint: which weights these are, in words for reports; empty if the name says it.
         replicas: the same model in other processes, which do a share of what is split over pairs.
         watch: notices hooks and modules that came to the original after its check.
@@ -81,16 +88,31 @@ class Model(OneLine):
     decoder: Decoder
     prepend: tuple[int, ...] = ()
     self_check: SelfCheck | None = None
-    weights: str = ""
+    files: SourceFiles | None = None
+    is_own: bool = False
     checkpoint: str = ""
     replicas: Replicas | None = None
     watch: Watch = field(default_factory=Watch)
 
     def spec(self, **more: Any) -> Spec:
         """Which model it is, for records."""
-        weights = {"weights": self.weights} if self.weights else {}
+        identity = {IDENTITY: self.identity.weights} if self.is_own else {}
         checkpoint = {"checkpoint": self.checkpoint} if self.checkpoint else {}
-        return Spec(name=self.name, args={"family": self.family, **more, **weights, **checkpoint})
+        return Spec(name=self.name, args={"family": self.family, **more, **identity, **checkpoint})
+
+    @cached_property
+    def identity(self) -> ModelIdentity:
+        """The digests of weights, configuration and tokenizer at the first call."""
+        if self.files is None:
+            return ModelIdentity.of(self.hf, self.tokenizer)
+        files = self.files
+        digests = digest_cache().of(
+            files.path,
+            files.states,
+            lambda: ModelIdentity.of(self.hf, self.tokenizer).as_dict(),
+            about=files.about,
+        )
+        return ModelIdentity(**digests)
 
     def repr_fields(self) -> dict[str, Any]:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
@@ -431,16 +453,21 @@ def load_model(
         dtype = check_dtype(dtype)
     device = check_device(device)
     placing = None if device_map is None else read_device_map(device_map)
+    found = find_source(fspath(source))
+    files = source_files(found, str(dtype).removeprefix("torch."))
     resolved = resolve(fspath(source))
     hf, own, unused = load_hf(resolved, dtype=dtype, device=device, device_map=placing)
     tokenizer = tokenizer or own
     model = make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
-    weights = weights_hash(hf) if resolved.own else ""
+    # Another tokenizer than the files' own has another digest.
+    own_files = source_files(found, str(dtype).removeprefix("torch.")) if tokenizer is own else None
+    if files is not None and own_files is not None and files.states != own_files.states:
+        raise BadFile(f"{source}: its files changed while they were loaded; load the model again.")
     notes = [resolved.note] if resolved.note else []
     if unused:
         names = f"{', '.join(unused[:3])}{', ...' if unused[3:] else ''}"
         notes.append(f"{counted(len(unused), 'tensor')} of its files not used ({names})")
-    return replace(model, weights=weights, checkpoint="; ".join(notes))
+    return replace(model, files=own_files, is_own=resolved.own, checkpoint="; ".join(notes))
 
 
 def outline(source: str, *, dtype: str = "float32", prepend_bos: bool = False) -> Model:
@@ -453,7 +480,6 @@ def outline(source: str, *, dtype: str = "float32", prepend_bos: bool = False) -
         UnknownName, ModelNotFetched, BadFile, UnsupportedModel: as `load_model`.
     """
     from mechassay.models.loading import outline_hf, resolve
-    from mechassay.models.sources import find_source
 
     known_source = find_source(source)
     if known_source.kind == "gguf":
@@ -465,20 +491,6 @@ def outline(source: str, *, dtype: str = "float32", prepend_bos: bool = False) -
     hf, tokenizer = outline_hf(resolved, check_dtype(dtype))
     prepend = _bos(tokenizer, prepend_bos and tokenizer is not None)
     return Model(resolved.name, hf, tokenizer, decode(hf), prepend)
-
-
-def weights_hash(hf: PreTrainedModel) -> str:
-    """16 hex digits of the SHA-256 of all weights as they are stored, with their names, shapes and
-    type of number.
-    """
-    digest = hashlib.sha256()
-    for name, parameter in parameters_of(hf):
-        parameter = loader(hf, name)().to(parameter.dtype) if parameter.is_meta else parameter
-        for part, stored in tensors_of(parameter):
-            values = stored.detach().cpu().contiguous().view(-1)
-            digest.update(f"{name}{part} {tuple(stored.shape)} {stored.dtype}".encode())
-            digest.update(values.view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
 
 
 def check_dtype(name: str) -> torch.dtype:

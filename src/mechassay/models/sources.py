@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +32,7 @@ from mechassay.models.weight_files import (
     packaged_folder,
     packaged_models,
 )
+from mechassay.utils.digests import DigestCache, FileState, states_of
 from mechassay.utils.files import no_folder
 
 AT = "@"
@@ -231,6 +233,86 @@ def _find_whole(source: str) -> Resolved | None:
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
         return Resolved("folder", path.name, str(path), own=True)
     return Resolved("hub", source, source) if is_hub_id(source) else None
+
+
+# The files of a source, by whose states digests are cached.
+
+_MODEL_FILES = ("*.safetensors", "*.safetensors.index.json", "*.pt", "*.pth", "*config.json")
+_TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model")
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The files that a model and its tokenizer are loaded from.
+
+    Attributes:
+        path: the folder or file.
+        about: what the loaded weights depend on as well: their type, and versions of packages.
+        states: of the files, see `utils.digests.states_of`.
+    """
+
+    path: Path
+    about: str
+    states: dict[str, FileState]
+
+    def changed(self) -> bool:
+        """Return whether a file has another state now, or is gone."""
+        return states_of(map(Path, self.states)) != self.states
+
+
+def source_files(source: Resolved, dtype: str) -> SourceFiles | None:
+    """Return the files of a model; None if the model is not on this machine. Nothing is loaded.
+
+    Args:
+        dtype: of the loaded weights, such as "float32".
+    """
+    path = Path(source.location)
+    about = [source.kind, dtype, f"transformers {version('transformers')}"]
+    if source.untrained:
+        about += ["untrained", f"torch {version('torch')}"]
+    if source.kind == "hub":
+        snapshot = _snapshot(source)
+        if snapshot is None:
+            return None
+        path = snapshot
+    files = [path]
+    if source.kind == "compiled":  # The weights are a calculation of the package.
+        files = [path / "truth.json", *TRUTH_FOLDERS.parent.glob("*.py")]
+    elif path.is_dir():
+        files = [file for pattern in _MODEL_FILES for file in path.glob(pattern)]
+        # A checkpoint can have the tokenizer of the folder above.
+        is_checkpoint = STEP.fullmatch(path.name) or source.name.endswith(f"@{path.name}")
+        for folder in (path, path.parent) if is_checkpoint else (path,):
+            files += [file for pattern in _TOKENIZER_FILES for file in folder.glob(pattern)]
+    return SourceFiles(path, " ".join(about), states_of(sorted(set(files))))
+
+
+def _snapshot(source: Resolved) -> Path | None:
+    """Return the folder of a hub model's commit in the hub's cache; None if it is not there."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE) / f"models--{source.location.replace('/', '--')}"
+    revision = source.revision or "main"
+    commit = folder / "refs" / revision
+    name = commit.read_text("utf-8").strip() if commit.is_file() else revision
+    snapshot = folder / "snapshots" / name
+    return snapshot if snapshot.is_dir() else None
+
+
+def digest_cache() -> DigestCache:
+    """Return the cache of digests of models and files."""
+    return DigestCache(cache_folder() / "digests")
+
+
+def known_digests(name: str, dtype: str) -> dict[str, str] | None:
+    """Return the digests of a model from the cache; None if they are not cached. No weights are
+    read.
+
+    Raises:
+        ModelNotFetched, BadFile, BadUsage, UnknownName: see `find_source`.
+    """
+    files = source_files(find_source(name), dtype)
+    return files and digest_cache().known(files.path, files.states, about=files.about)
 
 
 def _adapted(folder: Path) -> str:

@@ -62,6 +62,7 @@ from mechassay.runs import costs
 from mechassay.runs.cells import Cell, cell_name, shown_model
 from mechassay.runs.costs import Cost
 from mechassay.runs.experiment import Experiment
+from mechassay.runs.identities import MODEL, Source
 from mechassay.runs.run import run
 from mechassay.runs.worker import Worker
 from mechassay.tasks import load_task
@@ -232,6 +233,13 @@ class ReproductionExperiment(ReproductionOptions, Experiment):
         given = dict(text.split("=", 1) for text in self.given).get(name, "")
         hub = value.of.get("id", shape["id"])
         return Wish(value, shape, given or hub, bool(given), self.limit, self.seed)
+
+    def sources(self, cell: Cell) -> dict[str, Source]:
+        """Return the model that runs in a cell; given circuits and features are in its name."""
+        if cell.inputs in (CALCULATED, UNMAPPED):
+            return {}
+        wish = self.wish(cell)
+        return {MODEL: Source(MODEL, wish.source, str(wish.shape["dtype"]))}
 
     def skip(self, cell: Cell, worker: Worker) -> tuple[str, str] | None:
         """Return why a cell is not run: no runner, no model or no time; None if it is run."""

@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 FORMAT = 2
 RESULT = "result"
 """What measures are of if not of the model, a control, a difference or the method."""
+IDENTITY = "identity"
+"""The setting of a model that has the digest of its weights, if its name does not say which weights
+it has."""
 SEAL = "sha256"
 """The field of a stored record that has the hash of all others."""
 ROWS = 20
@@ -407,6 +410,9 @@ class Record(Stored):
     Attributes:
         kind: of the experiment that measured: "circuits", "accuracy", "adversarial".
         cell: the names by which the run asked for it: model, task, method.
+        cell_digest: of the cell's name in its run; another cell's record has another digest.
+        identities: digests of what was read, by role: model, task, files. Without them it is not
+            known which content was measured. See `runs.identities`.
         specs: what took part, by its role: model, task, method, metric, and whatever else.
         spent: what it took: seconds, memory.
         data: what was chosen, by role: the train and the test pairs.
@@ -417,6 +423,8 @@ class Record(Stored):
     format: Literal[2] = FORMAT
     kind: str
     cell: dict[str, str] = Field(default_factory=dict)
+    cell_digest: str = ""
+    identities: dict[str, dict[str, str]] = Field(default_factory=dict)
     specs: dict[str, Spec]
     measures: list[Measure]
     tables: list[Table] = Field(default_factory=list)

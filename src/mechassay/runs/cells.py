@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -53,6 +53,11 @@ class Cell:
         """
         return self.typed[axis] if axis in self.typed else self.labels[axis]
 
+    @property
+    def digest(self) -> str:
+        """The digest of the name, which the record of the cell holds."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -92,18 +97,6 @@ def specs_of(model: Model, task: Task, asked: Mapping[str, Any]) -> dict[str, Sp
 def by_inputs(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Return lists of neighbouring cells with the same inputs."""
     return [list(own) for _, own in groupby(cells, key=lambda cell: cell.inputs)]
-
-
-def contents_of(cell: Cell, specs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the typed names of a cell's model and task, each with a digest of the content: the hash
-    of weights or of a file, or the version of a task of the package.
-
-    Args:
-        specs: of a record, or of inputs, by role.
-    """
-    for role, key in (("model", "weights"), ("task", "sha256")):
-        if role in specs and role in cell.labels:
-            yield f"The {role} {cell[role]}", str(specs[role].args.get(key, specs[role].version))
 
 
 def cell_name(*parts: str) -> str:

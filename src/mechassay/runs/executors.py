@@ -74,18 +74,24 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
         worker.turn_to(cell)
         failure, begin = None, time.perf_counter()
         try:
+            sources = experiment.sources(cell)
+            states = worker.begin(sources.values())
             reason = experiment.skip(cell, worker)
             if reason is None:
                 record = experiment.run(cell, worker)
-                worker.check_contents(experiment, cell, record.specs)
-                names = {**record.cell, **cell.labels}
-                spent = record.spent or {"seconds": round(time.perf_counter() - begin, 3)}
-                own = record.changed(kind=experiment.kind, cell=names, spent=spent)
+                about = {
+                    "kind": experiment.kind,
+                    "cell": {**record.cell, **cell.labels},
+                    "cell_digest": cell.digest,
+                    "identities": worker.end(sources, states),
+                    "spent": record.spent or {"seconds": round(time.perf_counter() - begin, 3)},
+                }
+                own = record.changed(**about)
                 worker.folder.save_record(cell.name, own)
             else:
                 kind, message = reason
-                about: dict[str, Any] = {"cell": dict(cell.labels), "status": "skipped"}
-                failure = Failure(**about, error=kind, message=message)
+                names = dict(cell.labels)
+                failure = Failure(cell=names, error=kind, message=message, status="skipped")
         except DiskFull:
             raise  # No cell could leave anything; the same command goes on once there is room.
         except Exception as error:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 from mechassay.errors import BadUsage, one_of
 from mechassay.runs import EXPERIMENTS
 from mechassay.runs.cells import LONGEST, Cell, Inputs, cell_name, shown_model
+from mechassay.runs.identities import MODEL, TASK, Source
 from mechassay.runs.options import DEFINITIONS, Option, options_of
 
 if TYPE_CHECKING:
@@ -111,6 +112,35 @@ class Experiment:
         """Return the model and the task of a cell."""
         about = {x: getattr(self, x) for x in ("dtype", "prepend_bos") if hasattr(self, x)}
         return worker.model(cell["model"], **about), worker.task(cell["task"])
+
+    def dtype_of(self, model: str) -> str:
+        """Return the type of a model's weights, by the model's typed name."""
+        return str(getattr(self, "dtype", "float32"))
+
+    def sources(self, cell: Cell) -> dict[str, Source]:
+        """Return what a cell reads, by role: by default its model, its task, and the files that
+        options name. Of a growing list the cell reads its own value alone. Nothing is loaded.
+        """
+        found: dict[str, Source] = {}
+        for axis in (MODEL, TASK):
+            if axis in cell.labels:
+                dtype = self.dtype_of(cell[axis]) if axis == MODEL else ""
+                found[axis] = Source(axis, cell[axis], dtype)
+        own = {cell[axis] for axis in cell.labels}
+        for name, about in options_of(self).items():
+            if about.complete not in ("files", "circuits"):
+                continue
+            value = getattr(self, name)
+            values = value if isinstance(value, tuple) else (value,)
+            read = [text for text in values if text and (name not in self.grows or text in own)]
+            if about.complete == "circuits":
+                from mechassay.circuits.methods.spec import CircuitSpec
+
+                read = list(map(CircuitSpec.path_in, read))
+            paths = [text for text in read if text and Path(text).exists()]
+            for number, path in enumerate(paths, start=1):
+                found[name if len(paths) == 1 else f"{name} {number}"] = Source("file", path)
+        return found
 
     def cells(self) -> list[Cell]:
         """Return the combinations of the axes' values; nothing is loaded. Cells of one model and
@@ -278,16 +308,17 @@ def free_fields(experiment: Any) -> tuple[str, ...]:
 
 
 def default_folder(experiment: Any) -> Path:
-    """Return the folder of an experiment if none is named: runs/KIND-MODEL-TASK-HASH, with the
-    first model and task of several, and a hash of all that the records depend on. Two experiments
-    never share one, and the same experiment resumes there.
+    """Return the first folder for an experiment: its kind, models, tasks and settings name it.
+
+    Models and files count by their labels, not by their paths. `runs.resuming` finds the folder
+    with the same content among this folder and its numbered neighbours.
     """
-    planned = {
-        name: getattr(experiment, name)
+    settings = {
+        name: _labels(getattr(experiment, name), about.complete)
         for name, about in options_of(experiment).items()
         if about.role not in ("secret", "free")
     }
-    text = json.dumps({"kind": experiment.kind, **planned}, sort_keys=True, default=str)
+    text = json.dumps({"kind": experiment.kind, **settings}, sort_keys=True, default=str)
     parts = [experiment.kind]
     for what in ("model", "task"):
         named = getattr(experiment, f"{what}s", ()) or (getattr(experiment, what, ""),)
@@ -296,6 +327,15 @@ def default_folder(experiment: Any) -> Path:
         parts += [f"{first}{more}"] if first else []
     name = re.sub(r"[^\w.+@-]+", "_", "-".join(parts)).lstrip(".")[-LONGEST:]
     return Path("runs") / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _labels(value: Any, complete: str) -> Any:
+    """Return the labels of models and files, and any other value as it is."""
+    if isinstance(value, tuple):
+        return [_labels(one, complete) for one in value]
+    if complete == "models" and value:
+        return shown_model(value)
+    return Path(value).name if isinstance(value, str) and Path(value).exists() else value
 
 
 def experiment_of(plan: Mapping[str, Any], **changes: Any) -> Any:

@@ -1,6 +1,7 @@
 """The folder of a run: the experiment, and one file per finished cell.
 
     plan.json              the experiment
+    identities.json        what its models, tasks and files contained, see `runs.identities`
     data/<inputs>.json     the pairs or prompts of the cells with these inputs
     records/<cell>.json    the record of a cell
     failures/<cell>.json   why a cell has no record
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,10 +29,11 @@ from mechassay.errors import BadFile, BadUsage, first_line
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Record, Selection, first_mistake
 from mechassay.runs.cells import Cell
+from mechassay.runs.identities import FILE, LOCK, Identities, is_same
 from mechassay.runs.options import DEFINITIONS
 from mechassay.utils.files import write_text
 
-CHOSEN = ("plan.json", "data.json", "prompts.json")
+CHOSEN = ("plan.json", "data.json", "prompts.json", FILE, LOCK)
 """The files that a run writes before its first record."""
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
@@ -79,38 +81,23 @@ class RunFolder:
         """
         folder = RunFolder(path)
         wanted: dict[str, Any] = json.loads(json.dumps(plan))
-        if folder.plan_file.is_file():
+        if folder.has_plan:
             stored = folder.plan()
             for name in growing:
                 if isinstance(stored.get(name), list):
                     wanted[name] = list(dict.fromkeys([*stored[name], *wanted[name]]))
-            differing = [
-                name
-                for name in sorted((set(stored) | set(wanted)) - {*growing, *free, DEFINITIONS})
-                if not _same(stored, wanted, name)
-            ]
+            reason = folder.refusal(wanted, {*growing, *free})
             before, now = (described.get(DEFINITIONS, {}) for described in (stored, wanted))
-            if not isinstance(before, dict):
-                raise BadFile(f"{folder.plan_file}: {DEFINITIONS} must be a JSON object.")
-            newer = [name for name, version in now.items() if before.get(name, version) != version]
             if before or now:
                 wanted[DEFINITIONS] = {**before, **now}
-            if (differing or newer) and folder._holds_nothing():
+            if reason and folder.holds_nothing():
                 wanted = json.loads(json.dumps(plan))
                 old = [folder.data_file(), *(path / "data").glob("*"), *folder._failures()]
                 for file in old:
                     file.unlink(missing_ok=True)
-            elif differing:
-                name = differing[0]
+            elif reason:
                 raise BadUsage(
-                    f"{path} holds a run with {name} = {stored.get(name)!r}; this one has"
-                    f" {wanted.get(name)!r}. Name another --output, or remove the folder."
-                )
-            elif newer:
-                name = newer[0]
-                raise BadUsage(
-                    f"{path} holds results of version {before[name]} of the {name}; it has version"
-                    f" {now[name]} now. Name another --output, or remove the folder."
+                    f"{path} holds {reason}. Name another --output, or remove the folder."
                 )
             elif wanted == stored:
                 return folder
@@ -131,8 +118,32 @@ class RunFolder:
             raise BadFile(f"{path}: not the folder of a run (no plan.json).")
         return folder
 
-    def _holds_nothing(self) -> bool:
-        """Whether there are only plans, what they chose to run on, and failures."""
+    def refusal(self, plan: Mapping[str, Any], differing: Collection[str] = ()) -> str:
+        """Return why the folder's results are not those of a plan; "" if they are.
+
+        Args:
+            differing: options that may differ.
+
+        Raises:
+            BadFile: plan.json is not readable.
+        """
+        stored = self.plan()
+        for name in sorted((set(stored) | set(plan)) - {*differing, DEFINITIONS}):
+            if not _same(stored, plan, name):
+                other = f"{name} = {stored.get(name)!r}; this one has {plan.get(name)!r}"
+                return f"a run with {other}"
+        before = stored.get(DEFINITIONS, {})
+        if not isinstance(before, dict):
+            raise BadFile(f"{self.plan_file}: {DEFINITIONS} must be a JSON object.")
+        for name, version in plan.get(DEFINITIONS, {}).items():
+            if before.get(name, version) != version:
+                return (
+                    f"results of version {before[name]} of the {name}; it has version {version} now"
+                )
+        return ""
+
+    def holds_nothing(self) -> bool:
+        """Return whether there are only plans, what they chose to run on, and failures."""
         failures = set(self._failures())
         return all(
             file.name in CHOSEN or file.parent.name == "data" or file in failures
@@ -151,6 +162,11 @@ class RunFolder:
     def has_plan(self) -> bool:
         """Whether there is a plan.json."""
         return self.plan_file.is_file()
+
+    @property
+    def identities(self) -> Identities:
+        """What the models, tasks and files of the folder contained."""
+        return Identities(self.path)
 
     @property
     def kind(self) -> str:
@@ -194,7 +210,8 @@ class RunFolder:
         """Read the record of a cell; None if there is none.
 
         Raises:
-            BadFile: see `record`; or the record is of another cell or kind of run.
+            BadFile: see `record`; or the record is of another cell or kind of run, or of a model, a
+                task or a file whose content is not that of the folder's other results.
         """
         record = self.record(cell.name, recompute=recompute)
         if record is None:
@@ -205,10 +222,26 @@ class RunFolder:
             wrong = f"is the record of another cell ({other}, not {own})"
         elif self.kind not in ("", record.kind):
             wrong = f"is a record of the kind {record.kind} in a run of the kind {self.kind}"
+        elif self.identities.exist:
+            wrong = self._other_identity(cell, record)
         if wrong:
             file = self.record_file(cell.name)
             raise BadFile(f"{file}: {wrong}; remove it, and run its cell again.")
         return record
+
+    def _other_identity(self, cell: Cell, record: Record) -> str:
+        """Return how a record's identities are not those of the cell and the folder; "" if they
+        are.
+        """
+        if not record.cell_digest:
+            return "is a record without identities: it is not known what it measured"
+        if record.cell_digest != cell.digest:
+            return "is the record of another cell of this name"
+        bound = self.identities.stored().values()
+        for role, own in record.identities.items():
+            if not any(is_same(own, one) for one in bound):
+                return f"is a record of another {role} than the folder's other results"
+        return ""
 
     def cells_left(self, cells: Sequence[Cell]) -> list[Cell]:
         """Return the cells without a record.

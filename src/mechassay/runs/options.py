@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_origin, get_type_hints
 
 from mechassay.errors import BadUsage
@@ -28,7 +29,9 @@ class Option:
         flags: "--model", "-m"; the field's own name if there are none.
         least, most: of numbers.
         complete: what is named, which shells complete and the command line checks: "models",
-            "tasks", "methods", "metrics", "gym tasks", "gym methods", "measurements" or "files".
+            "tasks", "methods", "metrics", "gym tasks", "gym methods", "measurements", "files" or
+            "circuits". Of files, and of circuits in files, the content belongs to the identity of a
+            cell.
         role: "planned", "free" or "secret", see the module.
         none: the word for None, of a number whose command has another default: "all".
         first: whether it stands in the first panel of the help, as options that are required do.
@@ -56,12 +59,16 @@ def limit(help: str, *flags: str, least: int = 1, **more: Any) -> Option:
 
 def options_of(experiment: Any) -> dict[str, Option]:
     """The fields of an experiment, or of its class, with their options."""
-    kind = experiment if isinstance(experiment, type) else type(experiment)
+    return _options_of(experiment if isinstance(experiment, type) else type(experiment))
+
+
+@cache
+def _options_of(kind: type) -> dict[str, Option]:
     hints = get_type_hints(kind, include_extras=True)
     about = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     return {
         field.name: next((x for x in about[field.name] if isinstance(x, Option)), Option())
-        for field in dataclasses.fields(kind)
+        for field in dataclasses.fields(kind)  # pyright: ignore[reportArgumentType]
     }
 
 

@@ -23,9 +23,10 @@ from mechassay.results.page import Report
 from mechassay.results.records import Failure, Record, failure_of
 from mechassay.runs.cells import Cell, by_inputs
 from mechassay.runs.executors import Executor, Here
-from mechassay.runs.experiment import free_fields, plan_of
+from mechassay.runs.experiment import default_folder
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.options import check_ranges
+from mechassay.runs.resuming import open_folder
 from mechassay.runs.worker import Worker
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, Progress
@@ -33,7 +34,7 @@ from mechassay.utils.display import BAR, Progress
 
 def run(
     experiment: Any,
-    output: str | Path,
+    output: str | Path | None = None,
     *,
     executor: Executor | None = None,
     device: str = "cpu",
@@ -47,7 +48,8 @@ def run(
 
     Args:
         experiment: such as `CircuitsExperiment(models=("gpt2",), tasks=("ioi",))`.
-        output: the folder of the run; a folder that has this experiment already is resumed.
+        output: the folder of the run. A folder that has this experiment already is resumed. By
+            default a folder below `runs`, see `runs.resuming`.
         executor: where cells are measured; in this process by default.
         device_map: where modules of models are placed, instead of `device`.
         models, tasks: objects for names of the experiment that cannot be loaded by name.
@@ -84,7 +86,7 @@ def run(
 
 def opened(
     experiment: Any,
-    output: str | Path,
+    output: str | Path | None = None,
     *,
     device: str = "cpu",
     device_map: str = "",
@@ -92,11 +94,13 @@ def opened(
     tasks: Mapping[str, Task] | None = None,
     progress: Progress = BAR,
     here: bool = False,
+    load: bool = True,
 ) -> Worker:
     """Check an experiment and open its folder; nothing is measured.
 
     Args:
         here: whether its models have to be on this machine.
+        load: whether a model may be loaded to know whether its results are those of its weights.
 
     Raises:
         BadUsage, UnknownName: see `run`.
@@ -111,7 +115,7 @@ def opened(
         )
         for name in sorted(given - set(asked)):
             raise BadUsage(f"{what} has {name!r}, which the experiment does not name.")
-    folder = RunFolder(Path(output))
+    folder = RunFolder(default_folder(experiment) if output is None else Path(output))
     worker = Worker(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
     check_ranges(experiment)
     experiment.check(worker)
@@ -126,12 +130,8 @@ def opened(
             None, (getattr(experiment, "model", ""),)
         )
         check_sources(map(str, asked), models or ())
-    RunFolder.open(
-        Path(output),
-        plan_of(experiment, worker),
-        growing=experiment.grows,
-        free=free_fields(experiment),
-    )
+    open_folder(experiment, worker, None if output is None else folder.path, load=load)
+    folder = worker.folder
     for cell in worker.cells:
         if moved := folder.set_aside(cell.name):
             worker.notes.append(

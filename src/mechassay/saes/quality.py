@@ -36,7 +36,7 @@ from mechassay.errors import BadUsage, one_of
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
 from mechassay.models.forward import Place, forward
-from mechassay.models.model import Model, weights_hash
+from mechassay.models.model import Model
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import RESULT, Measure, Selection, Spec
 from mechassay.results.result import RecordContents, Result
@@ -187,7 +187,7 @@ def check_dictionary(model: Model, sae: SAE, store: ActivationStore) -> None:
     width = store.site.width(model.decoder)
     if sae.d_in != width:
         raise BadUsage(f"This SAE reads values of {sae.d_in} numbers; {store.site} has {width}.")
-    if weights_hash(model.hf) != store.weights:
+    if model.identity.key != store.weights:
         raise BadUsage(f"{store.folder} has activations of {store.model}, not of this model.")
 
 

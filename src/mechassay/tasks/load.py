@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, NamedTuple
 
-from mechassay.errors import BadFile, BadUsage, one_of
+from mechassay.errors import BadFile, BadUsage, MechassayError, one_of
 from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable
 from mechassay.prompts.rows import FILES, check_ending
 from mechassay.prompts.tokenization import Aligned, Misaligned, Span, tokenizer_of
@@ -220,6 +220,16 @@ class FileTask(Task):
             else:
                 texts = row.answers, row.foils
             yield its_split, _example(self.name, row, group, *texts)
+
+    def rows_digest(self) -> str:
+        """Return the digest of the rows and their splits: 16 hexadecimal digits. A file that cannot
+        be read as rows has the digest of its bytes.
+        """
+        try:
+            rows = [row.model_dump_json(exclude={"place"}) for row in self._contents.rows]
+        except MechassayError:
+            return self.sha256[:16]
+        return hashlib.sha256("\n".join([*rows, self.split_column]).encode()).hexdigest()[:16]
 
     def _rows(self, split: str | None) -> Iterator[tuple[PairRow, str, str | None]]:
         """The rows of one split, or of all, each with its split and group."""

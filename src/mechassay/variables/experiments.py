@@ -37,6 +37,7 @@ from mechassay.prompts.part_rules import PartRule
 from mechassay.results.records import Record, Spec
 from mechassay.runs.cells import Cell, cell_name, shown_model
 from mechassay.runs.experiment import Experiment
+from mechassay.runs.identities import MODEL, TASK, Source
 from mechassay.runs.options import MANY, layers_of
 from mechassay.runs.worker import Worker, made_by
 from mechassay.tasks import TASKS
@@ -121,6 +122,12 @@ class VariablesExperiment(VariablesOptions, Experiment):
             for featurizer in self.featurizers
         ]
 
+    def sources(self, cell: Cell) -> dict[str, Source]:
+        found = super().sources(cell)
+        if cell["featurizer"] != "dbm+sae":  # No other featurizer reads dictionaries.
+            found.pop("saes", None)
+        return found
+
     def run(self, cell: Cell, worker: Worker) -> Record:
         inputs = worker.shared("inputs", lambda: VariableInputs(self, worker, cell))
         return inputs.record(cell)
@@ -162,9 +169,10 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
             return every
         return [alignment for alignment in every if alignment.model == shown_model(self.model)]
 
-    def versions(self, worker: Worker) -> dict[str, Any]:
-        """Return the hashes of the files that are measured."""
-        return {"files": {alignment.typed: alignment.sha256 for alignment in self.given}}
+    def sources(self, cell: Cell) -> dict[str, Source]:
+        own = {role: own for role, own in super().sources(cell).items() if role in (MODEL, TASK)}
+        (digest,) = (x.sha256 for x in self.given if x.typed == cell["features"])
+        return {**own, "alignment": Source("alignment", cell["features"], digest=digest[:16])}
 
     def check(self, worker: Worker) -> None:
         super().check(worker)

@@ -100,7 +100,8 @@ class VariablesOptions:
         str,
         option(
             "For dbm+sae: a folder with an SAE a site (resid.12), a run of `saes train`, or a"
-            " release on the hub: google/gemma-scope-2b-pt-res/width_16k."
+            " release on the hub: google/gemma-scope-2b-pt-res/width_16k.",
+            complete="files",
         ),
     ] = ""
     dtype: Annotated[str, options.DTYPE] = "float32"

@@ -1,0 +1,264 @@
+"""The folder in which an experiment resumes.
+
+A folder that the user names is resumed if it binds the same identities (`runs.identities`), and
+refused otherwise. Without a named folder an experiment has a default folder NAME, and NAME-2,
+NAME-3 and so on for other content: other weights of a model, an edited file. The newest folder that
+binds the same identities is resumed. If there is none, a new folder takes over the cells whose
+sources did not change: their records, scores and stored data are copied. Nothing is overwritten.
+
+The new folder is made under another name and renamed, so that commands that run at once agree.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from mechassay.errors import BadFile, BadUsage
+from mechassay.runs.cells import Cell
+from mechassay.runs.experiment import command_line, default_folder, free_fields, plan_of
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.identities import SINCE, Digests, Source, changes_of, day
+from mechassay.runs.worker import Worker
+from mechassay.utils.display import counted
+
+NOT_COPIED = ("failures", "records")
+"""Folders that `Takeover` does not copy as they are: records are checked one by one."""
+
+
+@dataclass(frozen=True)
+class Current:
+    """The sources of an experiment's cells, and their identities now.
+
+    Attributes:
+        sources: of each cell, by its name.
+        digests: of each source whose digests are known, by its key.
+    """
+
+    sources: Mapping[str, Sequence[Source]]
+    digests: Mapping[str, Digests]
+
+    @staticmethod
+    def of(
+        experiment: Any, worker: Worker, bound: Collection[str], *, load: bool = True
+    ) -> Current:
+        """Look up the identities; a model that is not in the cache is loaded if it is bound.
+
+        Args:
+            bound: keys of sources that a folder binds.
+            load: whether models may be loaded.
+        """
+        sources = {cell.name: list(experiment.sources(cell).values()) for cell in worker.cells}
+        every = {source.key: source for own in sources.values() for source in own}
+        digests: dict[str, Digests] = {}
+        with worker.progress.track("identities", len(every)) as advance:
+            for key, source in every.items():
+                loading = experiment if load and key in bound else None
+                known = worker.identify(source, loading)
+                digests |= {} if known is None else {key: known}
+                advance(1)
+        return Current(sources, digests)
+
+    def unknown(self, stored: Mapping[str, Mapping[str, str]]) -> list[str]:
+        """Return a condition for each source that a folder binds, and whose digests are not known:
+        "if mine has the weights of 28 Nov".
+        """
+        keys = dict.fromkeys(x.key for own in self.sources.values() for x in own)
+        return [
+            f"if {key.partition(' ')[2]} has the weights of {day(stored[key][SINCE])}"
+            for key in keys
+            if key in stored and key not in self.digests
+        ]
+
+
+def open_folder(experiment: Any, worker: Worker, named: Path | None, *, load: bool = True) -> None:
+    """Choose the folder of an experiment, check what it holds, and give it to the worker.
+
+    Args:
+        named: the folder that the user names; None for a default folder.
+        load: whether models whose digests are not cached may be loaded.
+
+    Raises:
+        BadUsage: the named folder holds another run, or results of other content.
+    """
+    worker.binds = False
+    plan, free = plan_of(experiment, worker), free_fields(experiment)
+    if named is None:
+        current = _choose_default(experiment, worker, plan, free, load)
+    else:
+        worker.folder = RunFolder(named)
+        current = _check_named(experiment, worker, plan, free, load)
+    folder = RunFolder.open(worker.folder.path, plan, growing=experiment.grows, free=free)
+    if folder.holds_nothing() or not folder.identities.exist:
+        folder.identities.write({})
+    folder.identities.bind(current.digests)
+    unknown = current.unknown(folder.identities.stored())
+    if unknown and not folder.holds_nothing():
+        worker.notes.append(f"{folder.path} is resumed {' and '.join(unknown)}.")
+    worker.binds = True
+
+
+def _check_named(
+    experiment: Any, worker: Worker, plan: Mapping[str, Any], free: Sequence[str], load: bool
+) -> Current:
+    """Refuse a named folder whose results have no identities, or other identities."""
+    folder = worker.folder
+    is_new = not folder.has_plan or folder.holds_nothing()
+    if is_new or folder.refusal(plan, {*experiment.grows, *free}):
+        return Current.of(experiment, worker, ())  # The plan is refused when the folder is opened.
+    if not folder.identities.exist:
+        raise BadUsage(
+            f"{folder.path} holds results of an earlier version, without the identities of models"
+            f" and files. `mechassay report {folder.path}` shows them; name another --output."
+        )
+    stored = folder.identities.stored()
+    current = Current.of(experiment, worker, stored, load=load)
+    if changes := changes_of(stored, current.digests):
+        others = (_numbered(folder.path, number) for number in count(2))
+        other = next(path for path in others if not path.exists())
+        command = command_line(experiment, other) or f"--output {other}"
+        raise BadUsage(f"{folder.path}: {'; '.join(changes)}. For a new folder: {command}")
+    return current
+
+
+def _choose_default(
+    experiment: Any, worker: Worker, plan: Mapping[str, Any], free: Sequence[str], load: bool
+) -> Current:
+    """Give the worker the newest default folder that binds the same identities, or a new folder."""
+    base = default_folder(experiment)
+    while True:
+        every = list(_existing(base))
+        folders = [x for x in every if _is_of(x, plan, free, experiment.grows)]
+        stored = {folder: folder.identities.stored() for folder in folders}
+        bound = {key for own in stored.values() for key in own}
+        current = Current.of(experiment, worker, bound, load=load)
+        changes = {x: changes_of(own, current.digests) for x, own in stored.items()}
+        same = [x for x in folders if x.holds_nothing() or not changes[x]]
+        if same:
+            worker.folder = same[-1]
+            return current
+        worker.folder = RunFolder(_numbered(base, len(every) + 1))
+        if not folders:
+            return current
+        note = Takeover(folders[-1], worker.folder, experiment, current).made(worker.cells)
+        if note:
+            worker.notes.append(f"{'; '.join(changes[folders[-1]])}: {note}.")
+            return current
+
+
+def _existing(base: Path) -> Iterator[RunFolder]:
+    """Yield NAME, NAME-2, NAME-3 and so on, as far as they exist."""
+    for number in count(1):
+        path = _numbered(base, number)
+        if not path.exists():
+            return
+        yield RunFolder(path)
+
+
+def _numbered(base: Path, number: int) -> Path:
+    """Return NAME, NAME-2, NAME-3 and so on."""
+    return base if number == 1 else base.with_name(f"{base.name}-{number}")
+
+
+def _is_of(
+    folder: RunFolder, plan: Mapping[str, Any], free: Sequence[str], grows: Sequence[str]
+) -> bool:
+    """Return whether a default folder is of a plan: with the same lists, and with identities."""
+    if not folder.has_plan:
+        return False
+    stored = folder.plan()
+    lists = all(set(stored.get(name) or ()) == set(plan.get(name) or ()) for name in grows)
+    no_refusal = not folder.refusal(plan, {*grows, *free})
+    return lists and no_refusal and (folder.identities.exist or folder.holds_nothing())
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """The copy of the cells whose sources did not change into a new folder.
+
+    Attributes:
+        old, new: the folder with earlier content, and the folder that does not exist yet.
+    """
+
+    old: RunFolder
+    new: RunFolder
+    experiment: Any
+    current: Current
+
+    def made(self, cells: Sequence[Cell]) -> str:
+        """Make the new folder; return what it took over in words, "" if another command made a
+        folder of this name meanwhile.
+        """
+        partial = self.new.path.with_name(f".{self.new.path.name}.{secrets.token_hex(4)}")
+        stored = self.old.identities.stored()
+        changed = {
+            key for key, own in self.current.digests.items() if changes_of(stored, {key: own})
+        }
+        same = [
+            cell
+            for cell in cells
+            if not changed & {source.key for source in self.current.sources[cell.name]}
+        ]
+        copy = RunFolder(partial)
+        try:
+            partial.mkdir(parents=True)
+            shutil.copyfile(self.old.plan_file, copy.plan_file)
+            n = self._copy_records(same, copy)
+            other = [cell for cell in cells if cell not in same]
+            for file in self._stored_data(same, other):
+                target = partial / file.relative_to(self.old.path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, target)
+            copy.identities.write({key: own for key, own in stored.items() if key not in changed})
+            os.rename(partial, self.new.path)
+        except OSError:
+            if not self.new.path.exists():
+                raise
+            return ""
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        left = f"{len(cells) - n:,} to compute in {self.new.path}"
+        if not n:
+            return f"{left}; {self.old.path} keeps the earlier results"
+        return f"{counted(n, 'cell')} taken over from {self.old.path}, {left}"
+
+    def _copy_records(self, same: Sequence[Cell], copy: RunFolder) -> int:
+        n = 0
+        for cell in same:
+            with suppress(BadFile):  # A damaged record is not taken over.
+                if self.old.record_of(cell, recompute=False) is not None:
+                    target = copy.record_file(cell.name)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(self.old.record_file(cell.name), target)
+                    n += 1
+        return n
+
+    def _stored_data(self, same: Sequence[Cell], other: Sequence[Cell]) -> Iterator[Path]:
+        """Yield the files of unchanged cells and of their inputs. A file belongs to what its path
+        below the folder, or below a folder in it, begins with.
+        """
+        names = {cell.name for cell in same}
+        groups = {cell.inputs for cell in same if cell.inputs}
+        lost = {cell.name.removesuffix(".scores") for cell in other}
+        for file in sorted(self.old.path.rglob("*")):
+            parts = file.relative_to(self.old.path).parts
+            if not file.is_file() or parts[0] in NOT_COPIED:
+                continue
+            for path in ("/".join(parts[1:]), "/".join(parts)):
+                if _begins(path, lost):
+                    break
+                if _begins(path, names) or _begins(path, groups):
+                    yield file
+                    break
+
+
+def _begins(path: str, names: Collection[str]) -> bool:
+    """Return whether a path begins with a whole name: with the name of a folder or of a file."""
+    return any(path.startswith((f"{name}/", f"{name}.")) for name in names)

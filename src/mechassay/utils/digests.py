@@ -1,0 +1,191 @@
+"""Digests of files and folders by their content, and a cache that asks the file system alone.
+
+A digest is cached with the state of every file that it was made of: resolved path, device, inode,
+size, and the times of modification and of change in nanoseconds. While no state differs, the digest
+is looked up, and no file is read. Two writes within the resolution of a file's times can leave
+equal states, so a digest is cached only if every file last changed two seconds before hashing
+began. The time of change decides, because `cp -p` and `touch` set the time of modification.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mechassay.errors import MechassayError
+from mechassay.utils.files import file_hash, write_text
+
+FileState = tuple[str, int, int, int, int, int]
+FORMAT = 1
+SETTLED_NS = 2_000_000_000
+"""Nanoseconds after which another write of a file changes the file's times on every file system."""
+CHANGED = -1 if os.name == "posix" else -2
+"""The position of the time of change in a state; on Windows that time is the file's creation."""
+DIGITS = 16
+DATA_ENDINGS = frozenset(
+    ".csv .json .jsonl .npz .parquet .pt .pth .safetensors .tsv .txt .yaml .yml".split()  # noqa: SIM905
+)
+"""The endings of files that count in a folder. Pages and tables are made of these files."""
+WORKING_FOLDERS = frozenset(("activations", "data", "failures", "kept", "pages", "training"))
+WORKING_FILES = frozenset(("plan.json", "identities.json", "differences.json"))
+"""The parts of a run's folder that commands read again only to resume the run."""
+
+
+# Content
+
+
+def content_digest(path: Path) -> str:
+    """Return the digest of a file or of a folder's data files.
+
+    Of a safetensors file the tensors count, with their names, types and shapes, and the metadata
+    but the provenance.
+
+    Raises:
+        BadFile: a file cannot be read.
+    """
+    if not path.is_dir():
+        return _file_digest(path)[:DIGITS]
+    lines = [f"{_file_digest(file)}  {file.relative_to(path)}" for file in data_files(path)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:DIGITS]
+
+
+def data_files(path: Path) -> list[Path]:
+    """Return a file itself, or the sorted data files of a folder. Of a run's folder the parts that
+    only serve to resume the run do not count.
+    """
+    if not path.is_dir():
+        return [path]
+    is_run = (path / "plan.json").is_file()
+    return [
+        file
+        for file in sorted(_files_below(path))
+        if file.suffix in DATA_ENDINGS
+        and not (
+            is_run
+            and (
+                file.relative_to(path).parts[0] in WORKING_FOLDERS
+                or (file.parent == path and file.name in WORKING_FILES)
+            )
+        )
+    ]
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for root, _, names in os.walk(folder):
+        yield from (Path(root, name) for name in names if not name.startswith("."))
+
+
+def _file_digest(path: Path) -> str:
+    tensors = _tensors_digest(path) if path.suffix == ".safetensors" else ""
+    return tensors or file_hash(path)
+
+
+def _tensors_digest(path: Path) -> str:
+    """Return the digest of a safetensors file's content; "" if the file cannot be read as one."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            n_header = int.from_bytes(stream.read(8), "little")
+            if not 0 < n_header < path.stat().st_size:
+                return ""
+            header = json.loads(stream.read(n_header))
+            digest.update(_metadata_text(header.pop("__metadata__", {})).encode())
+            for name, about in sorted(header.items()):
+                begin, end = about["data_offsets"]
+                digest.update(f"{name} {about['dtype']} {about['shape']}\n".encode())
+                stream.seek(8 + n_header + begin)
+                for _ in range(begin, end, 1 << 20):
+                    digest.update(stream.read(min(1 << 20, end - begin)))
+                    begin += 1 << 20
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    return digest.hexdigest()
+
+
+def _metadata_text(metadata: Mapping[str, str]) -> str:
+    """Return the metadata that count: all but the provenance of a file of this package."""
+    settings: dict[str, Any] = dict(metadata)
+    if "mechassay" in settings:
+        settings = json.loads(settings["mechassay"])
+        settings.pop("provenance", None)
+    settings.pop("format", None)
+    return json.dumps(settings, sort_keys=True)
+
+
+# Cache
+
+
+def states_of(files: Iterable[Path]) -> dict[str, FileState]:
+    """Return the state of each file that exists, by the file's path."""
+    states: dict[str, FileState] = {}
+    for file in files:
+        with suppress(FileNotFoundError):
+            about = file.stat()
+            times = about.st_mtime_ns, about.st_ctime_ns
+            place = os.path.realpath(file), about.st_dev, about.st_ino, about.st_size
+            states[str(file)] = (*place, *times)
+    return states
+
+
+@dataclass(frozen=True)
+class DigestCache:
+    """Digests in a folder of the cache: one file for each hashed folder and question.
+
+    Attributes:
+        folder: where the digests are. Digests that cannot be stored are made again.
+    """
+
+    folder: Path
+
+    def of(
+        self,
+        path: Path,
+        states: Mapping[str, FileState],
+        make: Callable[[], dict[str, str]],
+        *,
+        about: str = "",
+    ) -> dict[str, str]:
+        """Return the digests of files: from the cache, or made.
+
+        Args:
+            path: the file or folder that they are called by.
+            states: of the files, when they were read or before `make` reads them.
+            make: returns the digests by name.
+            about: what the digests depend on as well, such as the type of loaded weights.
+        """
+        known = self.known(path, states, about=about)
+        if known is not None:
+            return known
+        begin = time.time_ns()
+        made = make()
+        # The rule holds for the moment of hashing: later, the times of a second write look old.
+        newest = max((int(state[CHANGED]) for state in states.values()), default=begin)
+        if newest + SETTLED_NS < begin and states_of(map(Path, states)) == dict(states):
+            entry = {"format": FORMAT, "about": about, "files": states, "digests": made}
+            with suppress(OSError, MechassayError):  # Such as a full or a read-only disk.
+                write_text(self._file(path, about), json.dumps(entry))
+        return made
+
+    def known(
+        self, path: Path, states: Mapping[str, FileState], *, about: str = ""
+    ) -> dict[str, str] | None:
+        """Return the digests of files in these states; None if they are not cached."""
+        try:
+            entry = json.loads(self._file(path, about).read_text("utf-8"))
+            files = {name: tuple(state) for name, state in entry["files"].items()}
+            digests = {str(name): str(digest) for name, digest in entry["digests"].items()}
+            is_current = (entry["format"], entry["about"]) == (FORMAT, about)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # A missing or damaged entry is made again.
+        return digests if is_current and files and files == dict(states) else None
+
+    def _file(self, path: Path, about: str) -> Path:
+        key = hashlib.sha256(f"{os.path.realpath(path)}\n{about}".encode()).hexdigest()
+        return self.folder / f"{key[: 2 * DIGITS]}.json"
