@@ -17,18 +17,20 @@ steps are
     graded, composition, invariance, convergence   metrics of measurement
     other-family   the claim's method in a model of another family, where the claim names one
 
-The plan of a step that is done is held against what is asked now: a folder of another claim or
-of other settings is refused, never read for this one.
+A folder of another claim, of other settings, or of other weights and files is refused. Without a
+named folder the assay has a default folder NAME, and NAME-2, NAME-3 and so on for other content.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -66,20 +68,29 @@ from mechassay.claims.record_rules import (
     task_name,
 )
 from mechassay.discovery.experiment import CircuitsExperiment
-from mechassay.discovery.inputs import forward_seconds
-from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, MissingExtra
+from mechassay.errors import (
+    BadFile,
+    BadUsage,
+    DiskFull,
+    MechassayError,
+    MissingExtra,
+    first_line,
+)
 from mechassay.measurement.experiment import MeasureExperiment
 from mechassay.measurement.measurement import Measurement
 from mechassay.models.graph import Graph
-from mechassay.models.model import Model, load_model
+from mechassay.models.model import Model, check_device, load_model, outline
 from mechassay.models.sources import ALL_TRUTHS
 from mechassay.results.page import Report
 from mechassay.results.reading import recomputed
 from mechassay.results.records import Record, Table
 from mechassay.results.report import write_page
-from mechassay.runs.cells import cell_name
+from mechassay.runs.cells import cell_name, shown_model
+from mechassay.runs.costs import SLOWER, ModelSize, speed
 from mechassay.runs.experiment import command_line
 from mechassay.runs.folder import RunFolder, read_run_file
+from mechassay.runs.identities import FILE, OtherContent
+from mechassay.runs.resuming import numbered
 from mechassay.runs.run import opened, run
 from mechassay.runs.worker import Worker
 from mechassay.tasks import MOST_PAIRS, load_task
@@ -346,8 +357,16 @@ class ClaimSteps:
         return load_model(self.asked.model, dtype=self.settings.dtype, device=self.device)
 
     @cached_property
+    def outline(self) -> Model:
+        """The model without its weights; the model itself if it has no outline."""
+        try:
+            return outline(self.asked.model, dtype=self.settings.dtype)
+        except MechassayError:  # Such as a layout whose sizes are read with the weights.
+            return self.loaded
+
+    @property
     def graph(self) -> Graph:
-        return self.loaded.graph
+        return self.outline.graph
 
     @cached_property
     def _circuit(self) -> Any:
@@ -366,10 +385,14 @@ class ClaimSteps:
         return self._circuit.by_method
 
     def seconds_per_forward(self) -> float:
-        """Seconds of a forward pass of one pair of the claim's task."""
-        task = load_task(self.asked.task)
-        pairs = task.pairs("test", self.loaded, limit=min(8, self.settings.limit))
-        return forward_seconds(self.loaded, self.loaded.batch(pairs))
+        """Estimate the seconds of a forward pass of one pair of the claim's task. No weights are
+        read.
+        """
+        task, model = load_task(self.asked.task), self.outline
+        pairs = task.pairs("test", model, limit=min(8, self.settings.limit))
+        size = ModelSize.of(model, self.asked.model)
+        operations = size.plain(model.batch(pairs).n_tokens)
+        return SLOWER * operations / speed(str(check_device(self.device).type), size.width)
 
     @cached_property
     def steps(self) -> list[AssayStep]:
@@ -619,13 +642,79 @@ class Assay:
             parts.append(ClaimSteps(own, place, self.settings, device, self.folder))
         self.parts = tuple(parts)
 
+    @staticmethod
+    def resumed(
+        claims: ClaimFile, name: str, settings: AssaySettings, *, load: bool = True, **about: Any
+    ) -> tuple[Assay, str]:
+        """Return the assay in the newest default folder with the same claims and content, and a
+        note if the content changed. In a new folder, steps whose content did not change are copied.
+
+        Args:
+            name: of the claims' file, without its ending.
+            load: whether models whose digests are not cached may be loaded.
+            about: of `Assay`.
+        """
+        model = about.get("model") or claims.claims[0].model
+        text = json.dumps([asdict(settings), model, len(claims.claims)], sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        base = Path("runs") / cell_name("assay", shown_model(model), name, digest)
+        others: list[tuple[Assay, list[str]]] = []
+        assay = Assay(claims, base, settings, **about)
+        while assay.folder.exists():
+            others.append((assay, assay.changes(load=load)))
+            assay = Assay(claims, numbered(base, len(others) + 1), settings, **about)
+        for earlier, changes in reversed(others):
+            if not changes:
+                return earlier, ""
+        if not others:
+            return assay, ""
+        earlier, changes = others[-1]
+        if load:
+            assay._take_over(earlier)
+        return assay, f"{'; '.join(changes)}: the results are in {assay.folder} now."
+
+    def changes(self, *, load: bool = True) -> list[str]:
+        """Return what differs from the folder's results: phrases of changed models, tasks and
+        files, or why a step's folder is refused.
+
+        Args:
+            load: whether models whose digests are not cached may be loaded.
+        """
+        changes: dict[str, None] = {}
+        try:
+            self._follow()
+            held = [step for step in self.steps if (step.folder / "plan.json").is_file()]
+        except BadUsage as error:  # The folder holds the circuit of another claim.
+            return [first_line(error).rstrip(".")]
+        about: dict[str, Any] = {"device": self.device, "progress": self.progress, "load": load}
+        for step in held:
+            try:
+                opened(step.experiment, step.folder, **about)
+            except OtherContent as error:
+                changes |= dict.fromkeys(error.changes)
+            except BadUsage as error:
+                changes[first_line(error).partition(". Name another")[0]] = None
+        return list(changes)
+
+    def _take_over(self, earlier: Assay) -> None:
+        """Copy the folders of equal steps whose models, tasks and files did not change."""
+        with suppress(BadUsage):  # The earlier folder is of another claim.
+            before = {step.folder.relative_to(earlier.folder): step for step in earlier.steps}
+            for step in self.steps:
+                own = before.get(step.folder.relative_to(self.folder))
+                if own is None or own.experiment != step.experiment or not own.folder.is_dir():
+                    continue
+                with suppress(OtherContent):
+                    opened(own.experiment, own.folder, device=self.device, progress=self.progress)
+                    shutil.copytree(own.folder, step.folder, dirs_exist_ok=True)
+
     @property
     def steps(self) -> list[AssayStep]:
         """All steps, those of a claim after another."""
         return [step for part in self.parts for step in part.steps]
 
     def seconds_per_forward(self) -> float:
-        """Seconds that a run of the first claim's model takes on one pair: the unit of costs."""
+        """Estimate the seconds of a forward pass of the first claim's model on one pair."""
         return self.parts[0].seconds_per_forward()
 
     def run(
@@ -644,13 +733,14 @@ class Assay:
 
         Raises:
             MissingExtra: a step needs a package that is not installed.
-            BadUsage: the folder holds a run of another claim, or with other settings; the reader
-                judged another claim.
+            BadUsage: the folder holds a run of another claim, with other settings, or of other
+                weights or files; the reader judged another claim.
             MechassayError: a circuit could not be found at all; there is no room.
         """
         if any(not step.is_done and step.name == ADVERSARIAL for step in self.steps):
             arrow()  # Else its step would fail after hours of others.
-        self._follow()
+        if changes := self.changes():
+            raise BadUsage(f"{self.folder}: {'; '.join(changes)}. Name another --output.")
         if not self.folder.is_dir() or not records_below(self.folder):
             # The claims are written down with their circuits before there is a record.
             held = self._held().model_copy(update={"registered": now()})
@@ -661,8 +751,8 @@ class Assay:
     def _follow(self) -> None:
         """Let the plans of steps name files of this folder where it is now.
 
-        A plan names the scores that a step measures by their path. Records have their hash, so that
-        other scores in the same place are refused all the same.
+        Plans and identities name the scores that a step measures by their path. The identities have
+        the digest of the scores, so that other scores in the same place are refused all the same.
         """
         for part in self.parts:
             for scores in (part.scores, str(part.alternative_file)):
@@ -671,14 +761,15 @@ class Assay:
 
     def _follow_one(self, part: ClaimSteps, scores: str) -> None:
         within = Path(scores).relative_to(part.folder).as_posix()
-        pattern = re.compile(rf'"[^"]*/{re.escape(within)}')
+        pattern = re.compile(rf'"(file )?[^"]*/{re.escape(within)}')
+        here = json.dumps(scores)[1:-1]
         for step in part.steps:
-            file = step.folder / "plan.json"
-            if file.is_file():
-                plan = file.read_text("utf-8")
-                here = '"' + json.dumps(scores)[1:-1]
-                if (moved := pattern.sub(lambda _, here=here: here, plan)) != plan:
-                    write_text(file, moved)
+            for file in (step.folder / "plan.json", step.folder / FILE):
+                if file.is_file():
+                    text = file.read_text("utf-8")
+                    moved = pattern.sub(lambda match: f'"{match[1] or ""}{here}', text)
+                    if moved != text:
+                        write_text(file, moved)
 
     def _held(self) -> ClaimFile:
         """The claims with their circuits as records name them, of the model that they are about."""
@@ -696,8 +787,6 @@ class Assay:
         for place, step in enumerate(steps, start=1):
             head = f"{place}/{len(steps)} {step.name} ({', '.join(step.criteria)})"
             if step not in open_steps:
-                # Its records are of this claim and of these settings, or the folder is refused.
-                opened(step.experiment, step.folder, device=self.device, progress=self.progress)
                 say(f"{head}: done before")
                 continue
             rest = f", about {_minutes(left * run_for / spent)} left" if spent else ""

@@ -676,11 +676,14 @@ MODEL_HELP = "Model to run, if not the claims' own; the judgments are then of an
 def assay(
     claims: Annotated[Path, typer.Argument(help="Claims, .yaml or .json.")],
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--output", "-o", help="Folder for results; the same command again goes on there."
+            "--output",
+            "-o",
+            help="Folder for results. Default: a folder below runs, which the same command resumes"
+            " until a model, a task or a file changes.",
         ),
-    ] = Path("runs/assay"),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=2, help="Pairs to measure on.")] = 100,
     train_limit: Annotated[
         int,
@@ -743,7 +746,14 @@ def assay(
     read = None if judgments is None else read_judgments(judgments)
     check_device(device)
     settings = AssaySettings(limit, train_limit, grid, left_out, other_method, dtype, seed)
-    plan = Assay(read_claims(claims), output, settings, model=model, device=device)
+    asked, about = read_claims(claims), {"model": model, "device": device}
+    if output is None:
+        load = not dry_run
+        plan, note = Assay.resumed(asked, claims.stem, settings, load=load, **about)
+        if note:
+            typer.echo(f"note: {note}", err=True)
+    else:
+        plan = Assay(asked, output, settings, model=model, device=device)
     if dry_run:
         _show_plan(plan)
         return
@@ -762,7 +772,8 @@ def assay(
         if record.has_table("alternative"):
             for row in record.table("alternative").rows():
                 typer.echo(f"{record.cell['claim']}, beside its alternative: {row['says']}")
-    for path in (output / "judgments.json", output / "score.json", assayed.page, assayed.form):
+    files = (plan.folder / "judgments.json", plan.folder / "score.json")
+    for path in (*files, assayed.page, assayed.form):
         typer.echo(f"Written: {path}")
     for folder, reason in assayed.failed.items():
         typer.echo(f"mechassay: NOT TESTED, {folder}: {reason}", err=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,7 +109,7 @@ class Identities:
         do so at once.
 
         Raises:
-            BadUsage: the folder binds another identity of a source.
+            OtherContent: the folder binds another identity of a source.
         """
         stored = self.stored()
         if digests.keys() - stored.keys():
@@ -122,10 +122,23 @@ class Identities:
                     self.write(stored)
         changes = changes_of(stored, digests)
         if changes:
-            raise BadUsage(
+            raise OtherContent(
+                changes,
                 f"{'; '.join(changes)}: {self.folder} holds results of the earlier content. Give"
-                " the command again."
+                " the command again.",
             )
+
+
+class OtherContent(BadUsage):
+    """A folder holds results of other content.
+
+    Attributes:
+        changes: a phrase for each changed source, see `changes_of`.
+    """
+
+    def __init__(self, changes: Sequence[str], message: str) -> None:
+        super().__init__(message)
+        self.changes = tuple(changes)
 
 
 def changes_of(

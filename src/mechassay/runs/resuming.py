@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from mechassay.errors import BadFile, BadUsage
 from mechassay.runs.cells import Cell
 from mechassay.runs.experiment import command_line, default_folder, free_fields, plan_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.identities import SINCE, Digests, Source, changes_of, day
+from mechassay.runs.identities import SINCE, Digests, OtherContent, Source, changes_of, day
 from mechassay.runs.worker import Worker
 from mechassay.utils.display import counted
 
@@ -86,7 +87,8 @@ def open_folder(experiment: Any, worker: Worker, named: Path | None, *, load: bo
         load: whether models whose digests are not cached may be loaded.
 
     Raises:
-        BadUsage: the named folder holds another run, or results of other content.
+        OtherContent: the named folder holds results of other content.
+        BadUsage: it holds another run, or results without identities.
     """
     worker.binds = False
     plan, free = plan_of(experiment, worker), free_fields(experiment)
@@ -121,10 +123,12 @@ def _check_named(
     stored = folder.identities.stored()
     current = Current.of(experiment, worker, stored, load=load)
     if changes := changes_of(stored, current.digests):
-        others = (_numbered(folder.path, number) for number in count(2))
+        others = (numbered(folder.path, number) for number in count(2))
         other = next(path for path in others if not path.exists())
         command = command_line(experiment, other) or f"--output {other}"
-        raise BadUsage(f"{folder.path}: {'; '.join(changes)}. For a new folder: {command}")
+        raise OtherContent(
+            changes, f"{folder.path}: {'; '.join(changes)}. For a new folder: {command}"
+        )
     return current
 
 
@@ -140,29 +144,36 @@ def _choose_default(
         bound = {key for own in stored.values() for key in own}
         current = Current.of(experiment, worker, bound, load=load)
         changes = {x: changes_of(own, current.digests) for x, own in stored.items()}
-        same = [x for x in folders if x.holds_nothing() or not changes[x]]
-        if same:
+        if same := [folder for folder in folders if not changes[folder]]:
             worker.folder = same[-1]
             return current
-        worker.folder = RunFolder(_numbered(base, len(every) + 1))
-        if not folders:
+        results = [folder for folder in folders if not folder.holds_nothing()]
+        new = RunFolder(numbered(base, len(every) + 1))
+        worker.folder = new if results or not folders else folders[-1]
+        if not results:
             return current
-        note = Takeover(folders[-1], worker.folder, experiment, current).made(worker.cells)
-        if note:
-            worker.notes.append(f"{'; '.join(changes[folders[-1]])}: {note}.")
+        takeovers = [Takeover(x, new, experiment, current) for x in reversed(results)]
+        takeover = max(takeovers, key=lambda own: len(own.same(worker.cells)))
+        n, old = takeover.make(worker.cells), takeover.old
+        if n is not None:
+            left = f"{counted(len(worker.cells) - n, 'cell')} to compute in {new.path}"
+            taken = f"{counted(n, 'cell')} taken over from {old.path}, {left}"
+            if not n:
+                taken = f"{left}; {old.path} keeps the earlier results"
+            worker.notes.append(f"{'; '.join(changes[old])}: {taken}.")
             return current
 
 
 def _existing(base: Path) -> Iterator[RunFolder]:
     """Yield NAME, NAME-2, NAME-3 and so on, as far as they exist."""
     for number in count(1):
-        path = _numbered(base, number)
+        path = numbered(base, number)
         if not path.exists():
             return
         yield RunFolder(path)
 
 
-def _numbered(base: Path, number: int) -> Path:
+def numbered(base: Path, number: int) -> Path:
     """Return NAME, NAME-2, NAME-3 and so on."""
     return base if number == 1 else base.with_name(f"{base.name}-{number}")
 
@@ -192,20 +203,26 @@ class Takeover:
     experiment: Any
     current: Current
 
-    def made(self, cells: Sequence[Cell]) -> str:
-        """Make the new folder; return what it took over in words, "" if another command made a
-        folder of this name meanwhile.
-        """
-        partial = self.new.path.with_name(f".{self.new.path.name}.{secrets.token_hex(4)}")
+    @cached_property
+    def changed(self) -> set[str]:
+        """The keys of the sources that changed since the old folder bound them."""
         stored = self.old.identities.stored()
-        changed = {
-            key for key, own in self.current.digests.items() if changes_of(stored, {key: own})
-        }
-        same = [
+        return {key for key, own in self.current.digests.items() if changes_of(stored, {key: own})}
+
+    def same(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells whose sources did not change."""
+        return [
             cell
             for cell in cells
-            if not changed & {source.key for source in self.current.sources[cell.name]}
+            if not self.changed & {source.key for source in self.current.sources[cell.name]}
         ]
+
+    def make(self, cells: Sequence[Cell]) -> int | None:
+        """Make the new folder. Return the number of cells with records that it took over; None if
+        another command made a folder of this name meanwhile.
+        """
+        partial = self.new.path.with_name(f".{self.new.path.name}.{secrets.token_hex(4)}")
+        stored, same = self.old.identities.stored(), self.same(cells)
         copy = RunFolder(partial)
         try:
             partial.mkdir(parents=True)
@@ -216,18 +233,16 @@ class Takeover:
                 target = partial / file.relative_to(self.old.path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(file, target)
-            copy.identities.write({key: own for key, own in stored.items() if key not in changed})
+            bound = {key: own for key, own in stored.items() if key not in self.changed}
+            copy.identities.write(bound)
             os.rename(partial, self.new.path)
         except OSError:
             if not self.new.path.exists():
                 raise
-            return ""
+            return None
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        left = f"{len(cells) - n:,} to compute in {self.new.path}"
-        if not n:
-            return f"{left}; {self.old.path} keeps the earlier results"
-        return f"{counted(n, 'cell')} taken over from {self.old.path}, {left}"
+        return n
 
     def _copy_records(self, same: Sequence[Cell], copy: RunFolder) -> int:
         n = 0

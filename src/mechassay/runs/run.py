@@ -63,6 +63,7 @@ def run(
             one; or nothing could be measured, and for one reason, as if a model does not exist.
     """
     executor = executor or Here()
+    experiment = replace(experiment)  # A copy does not keep what was read of files before.
     if not executor.remote:
         check_device(device)
     about: dict[str, Any] = {"models": models, "tasks": tasks, "progress": progress}
