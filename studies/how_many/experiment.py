@@ -28,6 +28,7 @@ from mechassay.results.records import Record, Spec
 from mechassay.runs import options
 from mechassay.runs.cells import Cell, cell_name, shown_model
 from mechassay.runs.experiment import Experiment
+from mechassay.runs.identities import MODEL, TASK, Source
 from mechassay.runs.options import option
 from mechassay.runs.worker import Worker, made_by
 from mechassay.tasks import Keep
@@ -35,7 +36,7 @@ from mechassay.tasks.task import Task, settings_of
 from mechassay.utils.display import counted
 from studies.how_many.cross_agreement import MOST_KINDS, by_tag, cross_agreement
 
-TEMPLATE, TASK = "template", "task"
+TEMPLATE = "template"
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,11 @@ class HowManyExperiment(Experiment):
             for text in self.methods
             for name in [method_name(METHODS.make(text))]
         ]
+
+    def sources(self, cell: Cell) -> dict[str, Source]:
+        """Return the model and all tasks."""
+        model = Source(MODEL, cell["model"], self.dtype)
+        return {MODEL: model} | {f"task {name}": Source(TASK, name) for name in self.tasks}
 
     def run(self, cell: Cell, worker: Worker) -> Record:
         begin = time.perf_counter()

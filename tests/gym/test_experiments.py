@@ -226,7 +226,7 @@ def test_changed_directions_are_another_plan(tmp_path: Path) -> None:
     experiment = replace(JOB, directions=(str(folder),))
     run(experiment, tmp_path / "run", progress=SILENT)
     (folder / "mean-0-control.safetensors").unlink()
-    with pytest.raises(BadUsage, match="holds a run with files"):
+    with pytest.raises(BadUsage, match="has other content than on"):
         run(replace(experiment), tmp_path / "run", progress=SILENT)
     (folder / "mean-0.safetensors").write_bytes(b"PK")
     with pytest.raises(BadFile, match="not a readable safetensors file"):

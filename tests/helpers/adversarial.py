@@ -60,7 +60,8 @@ def records_of(adversarial_inputs: AdversarialInputs) -> list[Record]:
         if record is None:
             maker = maker or RecordMaker(adversarial_inputs)
             made = maker.record(number)
-            folder.save_record(cell.name, made.changed(cell={**made.cell, **cell.labels}))
+            about = {"cell": {**made.cell, **cell.labels}, "cell_digest": cell.digest}
+            folder.save_record(cell.name, made.changed(**about))
             record = folder.record(cell.name)
         assert record is not None
         records.append(record)

@@ -87,7 +87,7 @@ def test_a_document_that_was_edited_is_another_plan(tmp_path: Path) -> None:
     experiment = replace(JOB, source=str(paper))
     run(experiment, tmp_path / "run", progress=SILENT)
     paper.write_text(f"{PAPER.read_text()} More.")
-    with pytest.raises(BadUsage, match="holds a run with document"):
+    with pytest.raises(BadUsage, match=r"paper\.md has other content than on"):
         run(experiment, tmp_path / "run", progress=SILENT)
 
 

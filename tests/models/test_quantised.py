@@ -194,7 +194,9 @@ def test_a_saved_folder_loads_in_its_own_type(tmp_path: Path) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
     other = build("llama", torch.bfloat16, seed=1)
     other.save_pretrained(tmp_path / "other")
-    assert model.weights != ma.load_model(tmp_path / "other", dtype="bfloat16").weights
+    assert model.identity.weights != (
+        ma.load_model(tmp_path / "other", dtype="bfloat16").identity.weights
+    )
     with pytest.raises(UnsupportedModel, match=r"weights are of bfloat16, .*dtype='bfloat16'"):
         ma.load_model(tmp_path / "small", dtype="float32")
     drawn = ma.load_model(f"untrained:{tmp_path / 'small'}", dtype="bfloat16")

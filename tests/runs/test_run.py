@@ -63,42 +63,32 @@ def pairs_file(path: Path, names: tuple[str, ...] = ("Mary", "John")) -> Path:
 # --- one folder, one content
 
 
-@pytest.mark.parametrize("kind", ["accuracy", "patch"])
-def test_a_file_of_pairs_that_changed_is_refused_before_anything_is_measured(
-    kind: str, tmp_path: Path
-) -> None:
-    file = pairs_file(tmp_path / "own.jsonl")
-    model = str(model_folder(tmp_path / "one", 1))
-    experiment = EXPERIMENTS.load(kind)((model,), (str(file),), limit=4)
-    (record,) = ma.run(experiment, tmp_path / "run", progress=SILENT).records
-    pairs_file(file, ("Tom", "James"))
-    other = replace(experiment, models=(model, str(model_folder(tmp_path / "two", 2))))
-    report = ma.run(other, tmp_path / "run", progress=SILENT)
-    assert report.records == [record]
-    (failure,) = report.failures
-    assert failure.error == "BadUsage" and f"The task {file} changed since" in failure.message
-
-
 @pytest.mark.parametrize("kind", ["accuracy", "patch", "circuits"])
-def test_a_model_with_other_weights_is_refused_when_it_is_loaded(
+def test_a_named_folder_with_other_content_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, tasks = str(model_folder(tmp_path / "one", 1)), ("one.jsonl", "two.jsonl")
-    files = tuple(str(pairs_file(tmp_path / name)) for name in tasks)
+    """Before anything is measured, with what changed and a command; also if lists grow."""
+    model, file = model_folder(tmp_path / "one", 1), pairs_file(tmp_path / "own.jsonl")
+    other = str(model_folder(tmp_path / "two", 2))
     limits = {"train_limit": 4, "test_limit": 4, "methods": ("random",), "even_at_chance": True}
     about: dict[str, Any] = limits if kind == "circuits" else {"limit": 4}
     about |= {"train_split": "test"} if kind == "circuits" else {}
-    experiment = EXPERIMENTS.load(kind)((model,), files[:1], **about)
-    assert len(ma.run(experiment, tmp_path / "run", progress=SILENT).records) == 1
-    shutil.rmtree(tmp_path / "one")
-    model_folder(tmp_path / "one", 2)
+    experiment = EXPERIMENTS.load(kind)((str(model),), (str(file),), **about)
+    folder = tmp_path / "run"
+    assert len(ma.run(experiment, folder, progress=SILENT).records) == 1
+    plan = (folder / "plan.json").read_bytes()
     measured: list[object] = []
     monkeypatch.setattr(type(experiment), "run", lambda *of: measured.append(of))
-    report = ma.run(replace(experiment, tasks=files), tmp_path / "run", progress=SILENT)
-    assert len(report.records) == 1 and not (measured if kind == "circuits" else [])
-    if kind == "circuits":
-        (failure,) = report.failures
-        assert f"The model {model} changed since" in failure.message
+    pairs_file(file, ("Tom", "James"))
+    grown = replace(experiment, models=(str(model), other))
+    with pytest.raises(BadUsage, match=r"own\.jsonl has other content than on .*-o .*/run-2"):
+        ma.run(grown, folder, progress=SILENT)
+    pairs_file(file)
+    shutil.rmtree(model)
+    model_folder(model, 2)
+    with pytest.raises(BadUsage, match="one has other weights than on"):
+        ma.run(grown, folder, progress=SILENT)
+    assert not measured and (folder / "plan.json").read_bytes() == plan
 
 
 def test_two_folders_of_one_name_are_two_models(tmp_path: Path) -> None:
@@ -106,49 +96,14 @@ def test_two_folders_of_one_name_are_two_models(tmp_path: Path) -> None:
     file = str(pairs_file(tmp_path / "own.jsonl"))
     report = ma.run(AccuracyExperiment(models, (file,), limit=4), tmp_path / "run", progress=SILENT)
     assert not report.failures
-    one, two = (record.specs["model"].args["weights"] for record in report.records)
+    one, two = (record.specs["model"].args["identity"] for record in report.records)
+    assert [record.identities["model"]["weights"] for record in report.records] == [one, two]
     assert one != two and [record.cell["model"] for record in report.records] == ["final", "final"]
-
-
-OF_SEVERAL_CELLS = {
-    "accuracy": {},
-    "adversarial": {},
-    "adversarial-search": {},
-    "adversarial-shift": {"circuits": ("truth", "random@0.5")},
-    "circuits": {"methods": ("random", "eap")},
-    "measure": {},
-    "patch": {},
-    "saes": {},
-    "variables": {"steps": 5},
-}
-"""Kinds whose small experiment has several cells of a model, with what makes it so. The others have
-one cell for each model, or run experiments of these kinds."""
 
 
 def edited(file: Path, change: Callable[[Record], Record]) -> None:
     """Change a record and give it the hash of its new content."""
     file.write_text(change(ma.read_record(file)).stored_text())
-
-
-@pytest.mark.parametrize("kind", OF_SEVERAL_CELLS)
-def test_every_kind_refuses_another_content_of_a_model(kind: str, tmp_path: Path) -> None:
-    """Whatever a kind runs: a second record of a model has the weights of the first."""
-    experiment = replace(SMALL_EXPERIMENTS[kind], **OF_SEVERAL_CELLS[kind])
-    report = ma.run(experiment, tmp_path, progress=SILENT)
-    assert not report.failures
-    by_model = Counter(record.cell["model"] for record in report.records)
-    name, _ = by_model.most_common(1)[0]
-    first, second, *_ = [n for n, own in report.by_name.items() if own.cell["model"] == name]
-    folder = RunFolder(tmp_path)
-
-    def with_other_weights(record: Record) -> Record:
-        return record.changed(model=record.model.model_copy(update={"version": 7}))
-
-    edited(folder.record_file(first), with_other_weights)
-    folder.record_file(second).unlink()
-    again = ma.run(experiment, tmp_path, progress=SILENT)
-    assert second not in again.by_name
-    assert any("changed since" in failure.message for failure in again.failures)
 
 
 # --- a record is that of its cell
@@ -162,6 +117,25 @@ def test_a_record_under_the_name_of_another_cell_is_refused(tmp_path: Path) -> N
     for _ in range(2):
         with pytest.raises(BadFile, match=r"resid\.json: is the record of another cell .*heads"):
             ma.run(experiment, tmp_path, progress=SILENT)
+
+
+def test_a_record_of_other_content_or_of_another_cell_is_refused(tmp_path: Path) -> None:
+    """A record of another folder, of another cell with the same labels, or without identities."""
+    experiment = SMALL_EXPERIMENTS["patch"]
+    ma.run(experiment, tmp_path, progress=SILENT)
+    file = RunFolder(tmp_path).record_file(experiment.cells()[0].name)
+    right = file.read_text()
+    other = {"model": {**ma.read_record(file).identities["model"], "weights": "0" * 16}}
+    for changes, message in (
+        ({"identities": other}, "is a record of another model than the folder's other results"),
+        ({"cell_digest": "0" * 16}, "is the record of another cell of this name"),
+        ({"identities": {}, "cell_digest": ""}, "is a record without identities"),
+    ):
+        edited(file, lambda record, changes=changes: record.changed(**changes))
+        with pytest.raises(BadFile, match=message):
+            ma.run(experiment, tmp_path, progress=SILENT)
+        file.write_text(right)
+    assert len(ma.run(experiment, tmp_path, progress=SILENT).records) == 2
 
 
 def test_a_record_of_another_kind_of_run_is_refused(tmp_path: Path) -> None:

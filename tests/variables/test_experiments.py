@@ -242,7 +242,7 @@ def test_changed_features_are_another_plan(tmp_path: Path) -> None:
     assert numbers(run(experiment, tmp_path / "run", progress=SILENT)) == numbers(first)
     told = json.loads((folder / "alignment.json").read_text())
     (folder / "alignment.json").write_text(json.dumps({**told, "method": "dbm"}))
-    with pytest.raises(BadUsage, match="holds a run with files"):
+    with pytest.raises(BadUsage, match="has other content than on"):
         run(experiment, tmp_path / "run", progress=SILENT)
 
 

@@ -389,9 +389,11 @@ class ClaimSteps:
         read.
         """
         task, model = load_task(self.asked.task), self.outline
-        pairs = task.pairs("test", model, limit=min(8, self.settings.limit))
+        assert model.tokenizer is not None, "a task has texts"
+        pairs = task.pairs("test", model.tokenizer, limit=min(8, self.settings.limit))
         size = ModelSize.of(model, self.asked.model)
-        operations = size.plain(model.batch(pairs).n_tokens)
+        n_tokens = max(len(model.tokenizer(pair.clean)["input_ids"]) for pair in pairs)
+        operations = size.plain(n_tokens)
         return SLOWER * operations / speed(str(check_device(self.device).type), size.width)
 
     @cached_property

@@ -453,14 +453,14 @@ def load_model(
         dtype = check_dtype(dtype)
     device = check_device(device)
     placing = None if device_map is None else read_device_map(device_map)
-    found = find_source(fspath(source))
-    files = source_files(found, str(dtype).removeprefix("torch."))
+    known_source, type_name = find_source(fspath(source)), str(dtype).removeprefix("torch.")
+    files = source_files(known_source, type_name)
     resolved = resolve(fspath(source))
     hf, own, unused = load_hf(resolved, dtype=dtype, device=device, device_map=placing)
     tokenizer = tokenizer or own
     model = make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
     # Another tokenizer than the files' own has another digest.
-    own_files = source_files(found, str(dtype).removeprefix("torch.")) if tokenizer is own else None
+    own_files = source_files(known_source, type_name) if tokenizer is own else None
     if files is not None and own_files is not None and files.states != own_files.states:
         raise BadFile(f"{source}: its files changed while they were loaded; load the model again.")
     notes = [resolved.note] if resolved.note else []

@@ -27,6 +27,13 @@ EXPERIMENTS = Registry(
     plural="experiments",
 )
 """Experiments by the kind that plan.json names."""
+FILES_IN = Registry(
+    "kind of option that may name a file",
+    {"circuits": "mechassay.circuits.methods.spec:CircuitSpec"},
+    plural="kinds of options",
+)
+"""Classes whose `path_in` returns the file that the value of an option names, by
+`Option.complete`."""
 COSTS = Registry(
     "kind of run that can be planned",
     {

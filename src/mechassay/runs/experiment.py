@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.runs import EXPERIMENTS
+from mechassay.runs import EXPERIMENTS, FILES_IN
 from mechassay.runs.cells import LONGEST, Cell, Inputs, cell_name, shown_model
 from mechassay.runs.identities import MODEL, TASK, Source
 from mechassay.runs.options import DEFINITIONS, Option, options_of
@@ -121,26 +121,24 @@ class Experiment:
         """Return what a cell reads, by role: by default its model, its task, and the files that
         options name. Of a growing list the cell reads its own value alone. Nothing is loaded.
         """
-        found: dict[str, Source] = {}
+        sources: dict[str, Source] = {}
         for axis in (MODEL, TASK):
             if axis in cell.labels:
                 dtype = self.dtype_of(cell[axis]) if axis == MODEL else ""
-                found[axis] = Source(axis, cell[axis], dtype)
+                sources[axis] = Source(axis, cell[axis], dtype)
         own = {cell[axis] for axis in cell.labels}
         for name, about in options_of(self).items():
-            if about.complete not in ("files", "circuits"):
+            if about.complete != "files" and about.complete not in FILES_IN:
                 continue
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)
             read = [text for text in values if text and (name not in self.grows or text in own)]
-            if about.complete == "circuits":
-                from mechassay.circuits.methods.spec import CircuitSpec
-
-                read = list(map(CircuitSpec.path_in, read))
+            if read and about.complete in FILES_IN:
+                read = list(map(FILES_IN.load(about.complete).path_in, read))
             paths = [text for text in read if text and Path(text).exists()]
             for number, path in enumerate(paths, start=1):
-                found[name if len(paths) == 1 else f"{name} {number}"] = Source("file", path)
-        return found
+                sources[name if len(paths) == 1 else f"{name} {number}"] = Source("file", path)
+        return sources
 
     def cells(self) -> list[Cell]:
         """Return the combinations of the axes' values; nothing is loaded. Cells of one model and

@@ -78,7 +78,11 @@ def data_files(path: Path) -> list[Path]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    for root, _, names in os.walk(folder):
+    """Yield the files of a folder, without those of a run within it, such as a run that reads the
+    folder.
+    """
+    for root, folders, names in os.walk(folder):
+        folders[:] = [x for x in folders if not Path(root, x, "plan.json").is_file()]
         yield from (Path(root, name) for name in names if not name.startswith("."))
 
 

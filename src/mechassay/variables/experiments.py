@@ -123,10 +123,10 @@ class VariablesExperiment(VariablesOptions, Experiment):
         ]
 
     def sources(self, cell: Cell) -> dict[str, Source]:
-        found = super().sources(cell)
+        sources = super().sources(cell)
         if cell["featurizer"] != "dbm+sae":  # No other featurizer reads dictionaries.
-            found.pop("saes", None)
-        return found
+            sources.pop("saes", None)
+        return sources
 
     def run(self, cell: Cell, worker: Worker) -> Record:
         inputs = worker.shared("inputs", lambda: VariableInputs(self, worker, cell))
