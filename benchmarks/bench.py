@@ -41,6 +41,7 @@ from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.forward import Contrast
 from mechassay.models.generation import final_streams
+from mechassay.models.identity import ModelIdentity
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.models.objectives import LogitDiff
 from mechassay.prompts.batch import Batch
@@ -138,6 +139,13 @@ def jobs(model: Model, batch: Batch) -> list[Job]:
         ),
         Job("exact patching, per edge", exact, 0.6, 0.4, "about 26", divide_by=n_edges),
         Job("a step of a trained mask on every edge", step, 6, 4.5, "", divide_by=n_steps),
+        Job(
+            "the digests of the model",
+            lambda: ModelIdentity.of(model.hf, model.tokenizer),
+            2,
+            1,
+            "",
+        ),
         Job("a hundred continuations of two tokens", years(model, batch), 2, 1.7, "100"),
     ]
 

@@ -24,12 +24,12 @@ from mechassay.errors import BadFile
 from mechassay.models import loading
 from mechassay.models.identity import (
     ModelIdentity,
-    compare_weights,
     config_digest,
     tokenizer_digest,
 )
 from mechassay.models.sources import find_source, known_digests, source_files
 from mechassay.testing import tiny
+from mechassay.utils.digests import compare_weights
 
 TOKENS = tiny.token_pairs(3)
 MIXTURES = ("mixtral", "qwen3_moe", "olmoe")

@@ -659,7 +659,7 @@ class Assay:
         model = about.get("model") or claims.claims[0].model
         text = json.dumps([asdict(settings), model, len(claims.claims)], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        base = Path("runs") / cell_name("assay", shown_model(model), name, digest)
+        base = Path("runs") / cell_name("-".join(("assay", shown_model(model), name, digest)))
         others: list[tuple[Assay, list[str]]] = []
         assay = Assay(claims, base, settings, **about)
         while assay.folder.exists():

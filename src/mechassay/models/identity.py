@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,6 @@ CANDIDATE_TYPES: Mapping[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.float64: (torch.bfloat16, torch.float32, torch.float64),
 }
 """The types in which a tensor of a type may be hashed, narrowest first."""
-Likeness = Literal["same", "same but for rounding", "different", "not known"]
 
 
 @dataclass(frozen=True)
@@ -87,18 +86,6 @@ class ModelIdentity:
     def as_dict(self) -> dict[str, str]:
         """Return the digests by their names, as records and run folders store them."""
         return asdict(self)
-
-
-def compare_weights(one: Mapping[str, str], other: Mapping[str, str]) -> Likeness:
-    """Compare the weights of two identities. float16 rounds to other values than bfloat16, so that
-    a float16 copy of a wider model is *not known*.
-    """
-    if one["weights"] == other["weights"]:
-        return "same"
-    if one["rounded"] == other["rounded"]:
-        return "same but for rounding"
-    types = {one["dtype"], other["dtype"]}
-    return "not known" if "float16" in types and len(types) > 1 else "different"
 
 
 # Weights

@@ -339,12 +339,22 @@ def _facts(record: Record, more: Facets | None) -> dict[str, str]:
         **facts,
         "seed": str(about.seed),
         "data hash": about.data_hash,
+        "digests": _digests_text(record),
         "device": ", ".join(filter(None, where)),
         "machine": about.machine,
         "commit": (about.commit or "not a checkout") + changed,
         "packages": ", ".join(versions),
         "created": about.created,
     }
+
+
+def _digests_text(record: Record) -> str:
+    """Return the digests of what was read, by role; of a model those of its weights."""
+    texts = [
+        f"{role} {digests.get('weights') or digests.get('content')}"
+        for role, digests in record.identities.items()
+    ]
+    return ", ".join(texts) or "not known: the record has no identities"
 
 
 def _specs(record: Record) -> Iterator[tuple[str, str]]:

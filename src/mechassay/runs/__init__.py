@@ -32,8 +32,8 @@ FILES_IN = Registry(
     {"circuits": "mechassay.circuits.methods.spec:CircuitSpec"},
     plural="kinds of options",
 )
-"""Classes whose `path_in` returns the file that the value of an option names, by
-`Option.complete`."""
+"""Classes with two functions of an option's value, by `Option.complete`: `path_in` returns the path
+of the file that the value names, `name_in_results` the value with the file's own name."""
 COSTS = Registry(
     "kind of run that can be planned",
     {

@@ -333,6 +333,8 @@ def _labels(value: Any, complete: str) -> Any:
         return [_labels(one, complete) for one in value]
     if complete == "models" and value:
         return shown_model(value)
+    if complete in FILES_IN and value:
+        return FILES_IN.load(complete).name_in_results(value)
     return Path(value).name if isinstance(value, str) and Path(value).exists() else value
 
 

@@ -26,7 +26,7 @@ from filelock import FileLock
 
 from mechassay.errors import BadFile, BadUsage
 from mechassay.models.sources import digest_cache
-from mechassay.utils.digests import content_digest, data_files, states_of
+from mechassay.utils.digests import compare_weights, content_digest, data_files, states_of
 from mechassay.utils.files import write_text
 
 FILE, LOCK = "identities.json", ".identities.lock"
@@ -152,13 +152,13 @@ def changes_of(
         before = stored.get(key)
         if before is None or is_same(before, now):
             continue
-        name = key.partition(" ")[2]
-        named = [text for part, text in CHANGES.items() if before.get(part) != now.get(part)]
-        if not key.startswith(f"{MODEL} "):
-            named = ["other content"]
-        elif before.get("rounded") == now.get("rounded") and named[:1] == [CHANGES["weights"]]:
-            named[0] = "weights of another precision"
-        phrases.append(f"{name} has {' and '.join(named)} than on {day(before[SINCE])}")
+        what, _, name = key.partition(" ")
+        parts = [text for part, text in CHANGES.items() if before.get(part) != now.get(part)]
+        if what != MODEL:
+            parts = ["other content"]
+        elif compare_weights(before, now) == "same but for rounding":
+            parts[0] += " (the same but for rounding)"
+        phrases.append(f"{name} has {' and '.join(parts)} than on {day(before[SINCE])}")
     return phrases
 
 

@@ -98,7 +98,10 @@ def open_folder(experiment: Any, worker: Worker, named: Path | None, *, load: bo
         worker.folder = RunFolder(named)
         current = _check_named(experiment, worker, plan, free, load)
     folder = RunFolder.open(worker.folder.path, plan, growing=experiment.grows, free=free)
-    if folder.holds_nothing() or not folder.identities.exist:
+    stored = folder.identities.stored()
+    if not folder.identities.exist or (
+        folder.holds_nothing() and changes_of(stored, current.digests)
+    ):
         folder.identities.write({})
     folder.identities.bind(current.digests)
     unknown = current.unknown(folder.identities.stored())
@@ -114,7 +117,8 @@ def _check_named(
     folder = worker.folder
     is_new = not folder.has_plan or folder.holds_nothing()
     if is_new or folder.refusal(plan, {*experiment.grows, *free}):
-        return Current.of(experiment, worker, ())  # The plan is refused when the folder is opened.
+        # The plan is refused when the folder is opened.
+        return Current.of(experiment, worker, folder.identities.stored(), load=load)
     if not folder.identities.exist:
         raise BadUsage(
             f"{folder.path} holds results of an earlier version, without the identities of models"
@@ -151,6 +155,8 @@ def _choose_default(
         new = RunFolder(numbered(base, len(every) + 1))
         worker.folder = new if results or not folders else folders[-1]
         if not results:
+            if other := _refusal(every, plan, free, experiment.grows):
+                worker.notes.append(f"{other}: the results are in {worker.folder.path} now.")
             return current
         takeovers = [Takeover(x, new, experiment, current) for x in reversed(results)]
         takeover = max(takeovers, key=lambda own: len(own.same(worker.cells)))
@@ -182,12 +188,28 @@ def _is_of(
     folder: RunFolder, plan: Mapping[str, Any], free: Sequence[str], grows: Sequence[str]
 ) -> bool:
     """Return whether a default folder is of a plan: with the same lists, and with identities."""
-    if not folder.has_plan:
+    if not folder.has_plan or not _has_lists(folder, plan, grows):
         return False
+    bound = folder.identities.exist or folder.holds_nothing()
+    return bound and not folder.refusal(plan, {*grows, *free})
+
+
+def _has_lists(folder: RunFolder, plan: Mapping[str, Any], grows: Sequence[str]) -> bool:
     stored = folder.plan()
-    lists = all(set(stored.get(name) or ()) == set(plan.get(name) or ()) for name in grows)
-    no_refusal = not folder.refusal(plan, {*grows, *free})
-    return lists and no_refusal and (folder.identities.exist or folder.holds_nothing())
+    return all(set(stored.get(name) or ()) == set(plan.get(name) or ()) for name in grows)
+
+
+def _refusal(
+    folders: Sequence[RunFolder], plan: Mapping[str, Any], free: Sequence[str], grows: Sequence[str]
+) -> str:
+    """Return why the newest default folder with the same lists is not resumed: other versions of
+    methods, or results without identities; "" if there is no such folder.
+    """
+    for folder in reversed(folders):
+        if folder.has_plan and _has_lists(folder, plan, grows) and not folder.holds_nothing():
+            reason = folder.refusal(plan, {*grows, *free})
+            return f"{folder.path} holds {reason or 'results without identities'}"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mechassay.errors import MechassayError
 from mechassay.utils.files import file_hash, write_text
 
 FileState = tuple[str, int, int, int, int, int]
+Likeness = Literal["same", "same but for rounding", "different", "not known"]
 FORMAT = 1
 SETTLED_NS = 2_000_000_000
 """Nanoseconds after which another write of a file changes the file's times on every file system."""
@@ -121,6 +122,20 @@ def _metadata_text(metadata: Mapping[str, str]) -> str:
         settings.pop("provenance", None)
     settings.pop("format", None)
     return json.dumps(settings, sort_keys=True)
+
+
+def compare_weights(one: Mapping[str, str], other: Mapping[str, str]) -> Likeness:
+    """Compare the weights of two identities of models, see `models.identity`.
+
+    float16 rounds to other values than bfloat16, so that a float16 copy of a wider model is *not
+    known*.
+    """
+    if one["weights"] == other["weights"]:
+        return "same"
+    if one["rounded"] == other["rounded"]:
+        return "same but for rounding"
+    types = {one["dtype"], other["dtype"]}
+    return "not known" if "float16" in types and len(types) > 1 else "different"
 
 
 # Cache
