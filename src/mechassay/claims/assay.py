@@ -682,7 +682,7 @@ class Assay:
         Args:
             load: whether models whose digests are not cached may be loaded.
         """
-        changes: dict[str, None] = {}
+        changes, refused = dict[str, None](), ""
         try:
             self._follow()
             held = [step for step in self.steps if (step.folder / "plan.json").is_file()]
@@ -695,8 +695,8 @@ class Assay:
             except OtherContent as error:
                 changes |= dict.fromkeys(error.changes)
             except BadUsage as error:
-                changes[first_line(error).partition(". Name another")[0]] = None
-        return list(changes)
+                refused = refused or first_line(error).partition(". Name another")[0]
+        return [*changes, *filter(None, [refused])]
 
     def _take_over(self, earlier: Assay) -> None:
         """Copy the folders of equal steps whose models, tasks and files did not change."""

@@ -95,13 +95,21 @@ def write_page(
 
 
 def _about(records: Sequence[Record]) -> list[str]:
-    """Name the weights of packaged and converted models, and add `alignment_lines`."""
+    """Name the weights of packaged and converted models, say if the measured content is not known,
+    and add `alignment_lines`.
+    """
     models = {record.model.name: record.model for record in records}
     weights = [
         f"{name}: {model.args['checkpoint']}."
         for name, model in models.items()
         if model.args.get("checkpoint")
     ]
+    measured = [record for record in records if record.cell and "model" in record.specs]
+    if any(not record.cell_digest for record in measured):
+        weights.append(
+            "Which weights and files were measured is not known: records of an earlier version have"
+            " no identities."
+        )
     return [*weights, *alignment_lines(records)]
 
 
