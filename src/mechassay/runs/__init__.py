@@ -27,9 +27,11 @@ EXPERIMENTS = Registry(
     plural="experiments",
 )
 """Experiments by the kind that plan.json names."""
+CIRCUITS = "circuits"
+"""The kind of an option that names a circuit, perhaps in a file (`Option.complete`)."""
 FILES_IN = Registry(
     "kind of option that may name a file",
-    {"circuits": "mechassay.circuits.methods.spec:CircuitSpec"},
+    {CIRCUITS: "mechassay.circuits.methods.spec:CircuitSpec"},
     plural="kinds of options",
 )
 """Classes with two functions of an option's value, by `Option.complete`: `path_in` returns the path

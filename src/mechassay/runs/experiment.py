@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.runs import EXPERIMENTS, FILES_IN
+from mechassay.runs import CIRCUITS, EXPERIMENTS, FILES_IN
 from mechassay.runs.cells import LONGEST, Cell, Inputs, cell_name, shown_model
 from mechassay.runs.identities import MODEL, TASK, Source
 from mechassay.runs.options import DEFINITIONS, Option, options_of
@@ -128,13 +128,13 @@ class Experiment:
                 sources[axis] = Source(axis, cell[axis], dtype)
         own = {cell[axis] for axis in cell.labels}
         for name, about in options_of(self).items():
-            if about.complete != "files" and about.complete not in FILES_IN:
+            if about.complete not in ("files", CIRCUITS):
                 continue
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)
             read = [text for text in values if text and (name not in self.grows or text in own)]
-            if read and about.complete in FILES_IN:
-                read = list(map(FILES_IN.load(about.complete).path_in, read))
+            if read and about.complete == CIRCUITS:
+                read = list(map(FILES_IN.load(CIRCUITS).path_in, read))
             paths = [text for text in read if text and Path(text).exists()]
             for number, path in enumerate(paths, start=1):
                 sources[name if len(paths) == 1 else f"{name} {number}"] = Source("file", path)
@@ -333,8 +333,8 @@ def _labels(value: Any, complete: str) -> Any:
         return [_labels(one, complete) for one in value]
     if complete == "models" and value:
         return shown_model(value)
-    if complete in FILES_IN and value:
-        return FILES_IN.load(complete).name_in_results(value)
+    if complete == CIRCUITS and value:
+        return FILES_IN.load(CIRCUITS).name_in_results(value)
     return Path(value).name if isinstance(value, str) and Path(value).exists() else value
 
 
