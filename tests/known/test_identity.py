@@ -80,6 +80,7 @@ KINDS: dict[str, Any] = {
         ("EX1", "M10"),
         MINE,
         PAIRS,
+        other_task="other.jsonl",
         circuit="given.safetensors@20",
         sae="my-sae",
         site="resid.1",
@@ -124,14 +125,14 @@ def save_model(name: str, folder: Path = Path("mine"), **options: Any) -> None:
     model.tokenizer.save_pretrained(folder)
 
 
-def write_pairs(answer: str = "answers", foil: str = "foils") -> None:
+def write_pairs(answer: str = "answers", foil: str = "foils", file: str = "pairs.jsonl") -> None:
     """Pairs of truth-ioi as a file of one's own: all splits have the same rows but for an id."""
     rows: list[dict[str, str]] = []
     for split, limit in (("train", 12), ("validation", 8), ("test", 24)):
         for pair in ma.load_task("truth-ioi").pairs(split, ma.load_model("truth-ioi"), limit=limit):
             row = {"clean": pair.clean, "counterfactual": pair.counterfactual, "split": split}
             rows.append(row | {"answer": getattr(pair, answer)[0], "foil": getattr(pair, foil)[0]})
-    Path("pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    Path(file).write_text("\n".join(map(json.dumps, rows)))
 
 
 def write_sae(folder: str, site: str, seed: int = 0) -> None:
@@ -162,7 +163,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def prepared(kind: str) -> Any:
     """The experiment of a kind, after its model, task and files were written."""
     save_model("truth-ioi-trained" if kind in TRAINED else "truth-ioi")
-    write_pairs()
+    for file in ("pairs.jsonl", "other.jsonl"):
+        write_pairs(file=file)
     write_scores("given.safetensors")
     write_circuit("known.safetensors", 20)
     shutil.copy(SMALL_GYM_TASK, "own.yaml")
@@ -231,6 +233,7 @@ MODEL_CHANGES: dict[str, Callable[[], None]] = {
 }
 FILE_CHANGES: dict[str, Callable[[], None]] = {
     "pairs.jsonl": lambda: write_pairs("foils", "answers"),
+    "other.jsonl": lambda: write_pairs("foils", "answers", file="other.jsonl"),
     "given.safetensors": lambda: write_scores("given.safetensors", seed=1),
     "known.safetensors": lambda: (
         ma.load_scores("given.safetensors").top(30).save("known.safetensors")
@@ -252,7 +255,7 @@ READ: dict[str, tuple[str, ...]] = {
     "directions": ("own.yaml", "directions"),
     "gym": ("own.yaml",),
     "gym-check": ("own.yaml",),
-    "measure": ("pairs.jsonl", "given.safetensors", "my-sae", "words.jsonl"),
+    "measure": ("pairs.jsonl", "other.jsonl", "given.safetensors", "my-sae", "words.jsonl"),
     "variables": ("saes",),
     "alignments": ("alignment",),
     "saes": ("words.jsonl",),

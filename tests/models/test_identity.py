@@ -304,5 +304,5 @@ def test_files_that_change_while_they_are_loaded_are_refused(
         return held
 
     monkeypatch.setattr(loading, "load_hf", slowly)
-    with pytest.raises(BadFile, match="changed while they were loaded"):
+    with pytest.raises(BadFile, match="files changed during loading"):
         ma.load_model(folder)

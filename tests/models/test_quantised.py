@@ -300,13 +300,14 @@ def test_four_bits_are_read_in_both_layouts(
             )
         module.support_avx512bf16_for_cpu = True
     model, plain = ma.load_model(hf), ma.load_model(dense)
-    batch = token_pairs()
+    batch, identity = token_pairs(), model.identity
     ours, theirs = (
         ma.circuits.EAP().score(x, batch, progress=SILENT).values for x in (model, plain)
     )
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
     with torch.no_grad():
         logits = [x(batch.clean).logits for x in (hf, dense)]
+    assert ma.load_model(hf).identity == identity, "no forward pass repacks the weights"
     # Packed kernels, which round to bfloat16, differ by more than 0.01.
     torch.testing.assert_close(*logits, rtol=0, atol=1e-3)
     again = ma.circuits.EAP().score(model, batch, progress=SILENT).values

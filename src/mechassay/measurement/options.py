@@ -42,7 +42,9 @@ class MeasureOptions:
         ),
     ] = ""
     methods: Annotated[tuple[str, ...], options.METHODS] = ()
-    other_task: Annotated[str, option("A second behaviour, to tell the first one from.")] = ""
+    other_task: Annotated[
+        str, option("A second behaviour, to tell the first one from.", complete="tasks")
+    ] = ""
     by: Annotated[
         str,
         option("Field of the prompts whose values are compared: template, answer, or a part."),

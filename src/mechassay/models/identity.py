@@ -6,9 +6,9 @@ loaded in float32:
 
     weights = sha256(sorted lines "name shape type sha256(values)")
 
-Names and shapes are those of the loaded class: a tied tensor counts once, and buffers that the
-class does not save do not count. `rounded` is the digest of the same values rounded to bfloat16. It
-is equal for a float32 folder and for the same folder loaded with `dtype="bfloat16"`.
+The loaded class gives the names and shapes: a tied tensor counts once, and buffers that the class
+does not save do not count. `rounded` is the digest of the values rounded to bfloat16. The rounded
+digests of a float32 folder are equal, whether the folder is loaded in float32 or in bfloat16.
 
 The configuration counts without names, versions, types, caching, special token ids and training
 settings. The tokenizer counts without padding, truncation, the padding token and the chat template.
@@ -45,7 +45,7 @@ CANDIDATE_TYPES: Mapping[torch.dtype, tuple[torch.dtype, ...]] = {
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """The digests of a model; each has `DIGITS` hexadecimal digits.
+    """The digests of a model, each with `DIGITS` hexadecimal digits.
 
     Attributes:
         weights: of the values of the weights.
@@ -80,7 +80,7 @@ class ModelIdentity:
 
     @property
     def key(self) -> str:
-        """One digest of all that decides what the model computes of a text."""
+        """One digest of the weights, the configuration and the tokenizer."""
         return _digest(f"{self.weights} {self.config} {self.tokenizer}")
 
     def as_dict(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ class ModelIdentity:
 
 
 def _weight_lines(hf: nn.Module, *, rounded: bool) -> list[str]:
-    """Return a sorted line for each tensor: name, shape, type, SHA-256 of the values."""
+    """Return a line for each tensor, sorted: name, shape, type, and SHA-256 of the values."""
     return sorted(
         f"{name}{part} {tuple(stored.shape)} {_values_digest(stored, rounded)}"
         for name, tensor in _saved_tensors(hf)

@@ -462,7 +462,7 @@ def load_model(
     # Another tokenizer than the files' own has another digest.
     own_files = source_files(known_source, type_name) if tokenizer is own else None
     if files is not None and own_files is not None and files.states != own_files.states:
-        raise BadFile(f"{source}: its files changed while they were loaded; load the model again.")
+        raise BadFile(f"{source}: files changed during loading; load the model again.")
     notes = [resolved.note] if resolved.note else []
     if unused:
         names = f"{', '.join(unused[:3])}{', ...' if unused[3:] else ''}"

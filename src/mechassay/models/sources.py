@@ -288,7 +288,7 @@ def source_files(source: Resolved, dtype: str) -> SourceFiles | None:
 
 
 def _snapshot(source: Resolved) -> Path | None:
-    """Return the folder of a hub model's commit in the hub's cache; None if it is not there."""
+    """Return the folder of a hub model's commit in the hub's cache; None if there is none."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     folder = Path(HF_HUB_CACHE) / f"models--{source.location.replace('/', '--')}"

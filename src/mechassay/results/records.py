@@ -410,9 +410,9 @@ class Record(Stored):
     Attributes:
         kind: of the experiment that measured: "circuits", "accuracy", "adversarial".
         cell: the names by which the run asked for it: model, task, method.
-        cell_digest: of the cell's name in its run; another cell's record has another digest.
-        identities: digests of what was read, by role: model, task, files. Without them it is not
-            known which content was measured. See `runs.identities`.
+        cell_digest: digest of the cell's name in its run.
+        identities: digests of the model, the task and the files, by role (`runs.identities`).
+            Without identities the measured content is not known.
         specs: what took part, by its role: model, task, method, metric, and whatever else.
         spent: what it took: seconds, memory.
         data: what was chosen, by role: the train and the test pairs.

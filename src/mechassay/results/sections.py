@@ -349,7 +349,9 @@ def _facts(record: Record, more: Facets | None) -> dict[str, str]:
 
 
 def _digests_text(record: Record) -> str:
-    """Return the digests of what was read, by role; of a model those of its weights."""
+    """Return a digest for each role: the digest of a model's weights, or of a task's or a file's
+    content.
+    """
     texts = [
         f"{role} {digests.get('weights') or digests.get('content')}"
         for role, digests in record.identities.items()

@@ -118,8 +118,9 @@ class Experiment:
         return str(getattr(self, "dtype", "float32"))
 
     def sources(self, cell: Cell) -> dict[str, Source]:
-        """Return what a cell reads, by role: by default its model, its task, and the files that
-        options name. Of a growing list the cell reads its own value alone. Nothing is loaded.
+        """Return the sources of a cell by role: by default the model, the task, and the files that
+        options name. Of the values of a growing list, only the cell's own value counts. Nothing is
+        loaded.
         """
         sources: dict[str, Source] = {}
         for axis in (MODEL, TASK):
@@ -128,9 +129,11 @@ class Experiment:
                 sources[axis] = Source(axis, cell[axis], dtype)
         own = {cell[axis] for axis in cell.labels}
         for name, about in options_of(self).items():
+            value = getattr(self, name)
+            if about.complete == "tasks" and isinstance(value, str) and value not in ("", *own):
+                sources[name] = Source(TASK, value)  # Such as a task to compare with.
             if about.complete not in ("files", CIRCUITS):
                 continue
-            value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,)
             read = [text for text in values if text and (name not in self.grows or text in own)]
             if read and about.complete == CIRCUITS:

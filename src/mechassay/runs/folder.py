@@ -119,7 +119,7 @@ class RunFolder:
         return folder
 
     def refusal(self, plan: Mapping[str, Any], differing: Collection[str] = ()) -> str:
-        """Return why the folder's results are not those of a plan; "" if they are.
+        """Return why the folder's plan differs from a plan; "" if the plans agree.
 
         Args:
             differing: options that may differ.
@@ -143,7 +143,7 @@ class RunFolder:
         return ""
 
     def holds_nothing(self) -> bool:
-        """Return whether there are only plans, what they chose to run on, and failures."""
+        """Return whether the folder has no results: only plans, chosen pairs and failures."""
         failures = set(self._failures())
         return all(
             file.name in CHOSEN or file.parent.name == "data" or file in failures
@@ -210,8 +210,8 @@ class RunFolder:
         """Read the record of a cell; None if there is none.
 
         Raises:
-            BadFile: see `record`; or the record is of another cell or kind of run, or of a model, a
-                task or a file whose content is not that of the folder's other results.
+            BadFile: see `record`; or the record belongs to another cell or kind of run, or to other
+                content than the folder's other results.
         """
         record = self.record(cell.name, recompute=recompute)
         if record is None:
@@ -230,8 +230,8 @@ class RunFolder:
         return record
 
     def _other_identity(self, cell: Cell, record: Record) -> str:
-        """Return how a record's identities are not those of the cell and the folder; "" if they
-        are.
+        """Return how a record's identities differ from the cell and the folder; "" if the record
+        belongs to both.
         """
         if not record.cell_digest:
             return "is a record without identities: it is not known what it measured"

@@ -1,15 +1,15 @@
-"""What a run was measured on: the identities of its models, tasks and files.
+"""The identities of the models, tasks and files that a run measures.
 
-A cell has sources (`Experiment.sources`): its model, its task, and each file that it reads. The
-identity of a source is a set of digests of its content, whatever the source is called. A run folder
-binds the identity of a source when the source is first read:
+A cell has sources (`Experiment.sources`): a model, a task, and each file that the cell reads. The
+identity of a source is a set of digests of the source's content, independent of its name. A run
+folder binds the identity of a source when a cell first reads the source:
 
     identities.json   {"model mine": {"since": "2026-11-28T09:30:00+00:00", "weights": ...}}
 
-A folder holds one identity of each source. A cell counts as done only if every source still has the
-identity that the folder binds, and its record has these identities too. The digests of a model are
-looked up in the cache of digests, without reading weights; a model that is not in the cache is
-loaded. Nothing heavy is imported.
+A folder binds one identity of each source. A cell counts as done only if every source still has the
+bound identity, and if the record of the cell has the same identities. The digests of a model come
+from the cache of digests, and no weights are read. If the cache lacks the digests, the model is
+loaded. This module imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Current:
     def of(
         experiment: Any, worker: Worker, bound: Collection[str], *, load: bool = True
     ) -> Current:
-        """Look up the identities; a model that is not in the cache is loaded if it is bound.
+        """Look up the identities. A bound model is loaded if its digests are not cached.
 
         Args:
             bound: keys of sources that a folder binds.
@@ -68,8 +68,8 @@ class Current:
         return Current(sources, digests)
 
     def unknown(self, stored: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Return a condition for each source that a folder binds, and whose digests are not known:
-        "if mine has the weights of 28 Nov".
+        """Return a condition for each bound source without known digests: "if mine has the weights
+        of 28 Nov".
         """
         keys = dict.fromkeys(x.key for own in self.sources.values() for x in own)
         return [
@@ -80,7 +80,8 @@ class Current:
 
 
 def open_folder(experiment: Any, worker: Worker, named: Path | None, *, load: bool = True) -> None:
-    """Choose the folder of an experiment, check what it holds, and give it to the worker.
+    """Choose the folder of an experiment, check the results in the folder, and give the folder to
+    the worker.
 
     Args:
         named: the folder that the user names; None for a default folder.
@@ -88,7 +89,7 @@ def open_folder(experiment: Any, worker: Worker, named: Path | None, *, load: bo
 
     Raises:
         OtherContent: the named folder holds results of other content.
-        BadUsage: it holds another run, or results without identities.
+        BadUsage: the named folder holds another run, or results without identities.
     """
     worker.binds = False
     plan, free = plan_of(experiment, worker), free_fields(experiment)
@@ -278,12 +279,13 @@ class Takeover:
         return n
 
     def _stored_data(self, same: Sequence[Cell], other: Sequence[Cell]) -> Iterator[Path]:
-        """Yield the files of unchanged cells and of their inputs. A file belongs to what its path
-        below the folder, or below a folder in it, begins with.
+        """Yield the files of unchanged cells and of their inputs. The path of such a file, below
+        the run's folder or below a folder within it, begins with the name of the cell or inputs.
         """
         names = {cell.name for cell in same}
         groups = {cell.inputs for cell in same if cell.inputs}
         lost = {cell.name.removesuffix(".scores") for cell in other}
+        lost |= {cell.inputs for cell in other} - groups
         for file in sorted(self.old.path.rglob("*")):
             parts = file.relative_to(self.old.path).parts
             if not file.is_file() or parts[0] in NOT_COPIED:

@@ -101,7 +101,7 @@ def opened(
 
     Args:
         here: whether its models have to be on this machine.
-        load: whether a model may be loaded to know whether its results are those of its weights.
+        load: whether models may be loaded to compare their weights with the folder's results.
 
     Raises:
         BadUsage, UnknownName: see `run`.

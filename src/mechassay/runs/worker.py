@@ -106,10 +106,10 @@ class Worker:
         return self.shared("inputs", loaded)
 
     def identify(self, source: Source, loading: Any = None) -> Digests | None:
-        """Return the digests of a source as it is now; None if they are not known.
+        """Return the current digests of a source; None if the digests are not known.
 
         Args:
-            loading: the experiment for which a model is loaded if its digests are not cached.
+            loading: an experiment; a model without cached digests is loaded for the experiment.
         """
         name = source.name
         if source.digest:
@@ -133,11 +133,11 @@ class Worker:
         return None
 
     def begin(self, sources: Iterable[Source]) -> dict[str, Any]:
-        """Bind the identities of a cell's sources to the folder; those of models that are not known
-        yet are bound when the models are loaded. Return the states of the sources' files.
+        """Bind the identities of a cell's sources to the folder, and return the states of the
+        sources' files. A model without known digests is bound when the model is loaded.
 
         Raises:
-            BadUsage: the folder holds results of other content.
+            OtherContent: the folder holds results of other content.
         """
         sources = list(sources)
         states = self._states(sources)

@@ -33,7 +33,7 @@ DIGITS = 16
 DATA_ENDINGS = frozenset(
     ".csv .json .jsonl .npz .parquet .pt .pth .safetensors .tsv .txt .yaml .yml".split()  # noqa: SIM905
 )
-"""The endings of files that count in a folder. Pages and tables are made of these files."""
+"""The endings of the files that count in a folder; pages are made from these files."""
 WORKING_FOLDERS = frozenset(("activations", "data", "failures", "kept", "pages", "training"))
 WORKING_FILES = frozenset(("plan.json", "identities.json", "differences.json"))
 """The parts of a run's folder that commands read again only to resume the run."""
@@ -58,8 +58,8 @@ def content_digest(path: Path) -> str:
 
 
 def data_files(path: Path) -> list[Path]:
-    """Return a file itself, or the sorted data files of a folder. Of a run's folder the parts that
-    only serve to resume the run do not count.
+    """Return a file itself, or the data files of a folder, sorted. In a run's folder, the files
+    that only resume the run do not count.
     """
     if not path.is_dir():
         return [path]
@@ -79,8 +79,8 @@ def data_files(path: Path) -> list[Path]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder, without those of a run within it, such as a run that reads the
-    folder.
+    """Yield the files of a folder. The files of a run within the folder do not count, because the
+    run may read the folder.
     """
     for root, folders, names in os.walk(folder):
         folders[:] = [x for x in folders if not Path(root, x, "plan.json").is_file()]
@@ -174,8 +174,8 @@ class DigestCache:
         """Return the digests of files: from the cache, or made.
 
         Args:
-            path: the file or folder that they are called by.
-            states: of the files, when they were read or before `make` reads them.
+            path: the file or folder that the digests are called by.
+            states: of the files, before the files were read.
             make: returns the digests by name.
             about: what the digests depend on as well, such as the type of loaded weights.
         """
