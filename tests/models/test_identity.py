@@ -64,6 +64,7 @@ def with_tensors(folder: Path, tensors: dict[str, torch.Tensor]) -> Path:
 # Weights
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_one_digest_for_every_form(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -94,6 +95,7 @@ def test_one_digest_for_every_form(family: str, dtype: torch.dtype, tmp_path: Pa
     assert weights(other) != right, "the last bit of one number"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", TIED)
 def test_tied_with_and_without_the_head_in_the_file(family: str, tmp_path: Path) -> None:
     hf = tiny.build(family)
@@ -171,6 +173,7 @@ def test_gguf_quantised_offloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # Configuration and tokenizer
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_configurations(family: str, tmp_path: Path) -> None:
     hf = tiny.build(family)

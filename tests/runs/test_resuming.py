@@ -255,6 +255,7 @@ def test_a_missing_model_is_a_failed_cell_and_goes_on_in_the_same_folder() -> No
 # Several processes
 
 
+@pytest.mark.guard
 def test_two_commands_at_once_agree_on_the_folder() -> None:
     first = run(TWO)
     save_model("a", seed=7)
@@ -282,6 +283,7 @@ def test_two_commands_at_once_agree_on_the_folder() -> None:
     assert report.folder.path.name == folders[-1] and not report.folder.cells_left(report.cells)
 
 
+@pytest.mark.guard
 def test_workers_and_parts_bind_the_same_identities() -> None:
     report = run(TWO, "out", executor=Processes(2))
     assert not report.failures
