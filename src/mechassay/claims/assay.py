@@ -631,6 +631,7 @@ class Assay:
         self.claims, self.folder = claims, Path(folder)
         self.settings, self.model = settings or AssaySettings(), model
         self.device, self.progress = device, progress
+        self.notes: list[str] = []
         parts: list[ClaimSteps] = []
         for claim in claims.claims:
             own = claim
@@ -676,8 +677,8 @@ class Assay:
         return assay, f"{'; '.join(changes)}: the results are in {assay.folder} now."
 
     def changes(self, *, load: bool = True) -> list[str]:
-        """Return what differs from the folder's results: phrases of changed models, tasks and
-        files, or why a step's folder is refused.
+        """Return how the folder's results differ from this assay: phrases of changed models, tasks
+        and files, and why a step's folder is refused. Notes on the folders are added to `notes`.
 
         Args:
             load: whether models whose digests are not cached may be loaded.
@@ -691,7 +692,7 @@ class Assay:
         about: dict[str, Any] = {"device": self.device, "progress": self.progress, "load": load}
         for step in held:
             try:
-                opened(step.experiment, step.folder, **about)
+                self.notes += opened(step.experiment, step.folder, **about).notes
             except OtherContent as error:
                 changes |= dict.fromkeys(error.changes)
             except BadUsage as error:

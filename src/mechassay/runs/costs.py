@@ -401,6 +401,8 @@ def duration(seconds: float, off: float = RANGE) -> str:
         rounded(x * 10) / 10 if x < 10 else rounded(x)
         for x, rounded in ((low, math.ceil), (high, math.floor))
     )
+    if high < low:  # Such as an estimate of some milliseconds.
+        return f"at most {low:g} {unit}"
     return f"{low:,g} to {high:,g} {unit}"
 
 
