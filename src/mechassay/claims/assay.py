@@ -631,7 +631,7 @@ class Assay:
         self.claims, self.folder = claims, Path(folder)
         self.settings, self.model = settings or AssaySettings(), model
         self.device, self.progress = device, progress
-        self.notes: list[str] = []
+        self.notes: dict[str, None] = {}
         parts: list[ClaimSteps] = []
         for claim in claims.claims:
             own = claim
@@ -692,7 +692,9 @@ class Assay:
         about: dict[str, Any] = {"device": self.device, "progress": self.progress, "load": load}
         for step in held:
             try:
-                self.notes += opened(step.experiment, step.folder, **about).notes
+                for note in opened(step.experiment, step.folder, **about).notes:
+                    _, resumed, condition = note.partition(" is resumed ")
+                    self.notes[f"steps are done {condition}" if resumed else note] = None
             except OtherContent as error:
                 changes |= dict.fromkeys(error.changes)
             except BadUsage as error:

@@ -750,11 +750,11 @@ def assay(
     if output is None:
         load = not dry_run
         plan, note = Assay.resumed(asked, claims.stem, settings, load=load, **about)
-        notes = [*filter(None, [note]), *dict.fromkeys(plan.notes)]
+        notes = [*filter(None, [note]), *plan.notes]
     else:
         plan = Assay(asked, output, settings, model=model, device=device)
         changes = plan.changes(load=False) if dry_run else []
-        notes = [*changes, *dict.fromkeys(plan.notes)]
+        notes = [*changes, *plan.notes]
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     if dry_run:
