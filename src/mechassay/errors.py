@@ -23,6 +23,18 @@ class BadUsage(MechassayError):
     usage = True
 
 
+class OtherContent(BadUsage):
+    """A folder holds results of other content.
+
+    Attributes:
+        changes: a phrase for each changed model, task or file.
+    """
+
+    def __init__(self, changes: Sequence[str], message: str) -> None:
+        super().__init__(message)
+        self.changes = tuple(changes)
+
+
 class UnknownName(BadUsage):
     """A name nobody registered. The message carries the nearest valid one, and all, each once; of
     more than `MANY` the nearest few, and how many others there are. `note` is put at its end, and

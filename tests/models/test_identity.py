@@ -274,10 +274,14 @@ def test_an_identity_is_made_once_and_looked_up_without_torch(
     monkeypatch.setattr("mechassay.utils.digests.time.time_ns", lambda: now() + 10**10)
     assert known_digests(str(folder), "float32") is None
     model = ma.load_model(folder)
-    assert known_digests(str(folder), "float32") is None, "nothing is hashed before it is asked for"
-    identity = model.identity
+    identity = model.loaded
+    assert identity is not None
     assert known_digests(str(folder), "float32") == identity.as_dict()
     assert known_digests(str(folder), "bfloat16") is None
+    with torch.no_grad():
+        next(model.hf.parameters()).data.add_(1.0)
+    assert model.identity != identity and model.loaded == identity
+    assert known_digests(str(folder), "float32") == identity.as_dict(), "the files are as they were"
     code = "from mechassay.models.sources import known_digests; import sys;"
     code += f"print(known_digests({str(folder)!r}, 'float32')['weights'], 'torch' in sys.modules)"
     words = [sys.executable, "-c", code]

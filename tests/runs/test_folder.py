@@ -24,7 +24,7 @@ def test_a_folder_with_nothing_but_plans_is_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "result", ["records/a.json", "found/scores/a.safetensors", "report.html", "values/0.f32"]
+    "result", ["records/a.json", "found/scores/a.safetensors", "values.parquet", "values/0.f32"]
 )
 def test_a_folder_with_anything_found_is_not(tmp_path: Path, result: str) -> None:
     RunFolder.open(tmp_path, {"split": "tset"})

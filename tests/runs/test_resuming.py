@@ -76,6 +76,12 @@ def run(experiment: Any, output: str | None = None, **about: Any) -> Any:
     return ma.run(experiment, output, progress=SILENT, **about)
 
 
+def run_anew(experiment: Any) -> Any:
+    """Run an experiment whose content changed; the note on it is a warning."""
+    with pytest.warns(UserWarning, match="than on"):
+        return run(experiment)
+
+
 def measured_by(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[str]:
     """The names of the cells that an experiment measures from now on."""
     names: list[str] = []
@@ -191,7 +197,131 @@ def test_models_in_memory_of_one_name() -> None:
         run(experiment, "out", models={"m": one})
 
 
+def test_a_model_that_was_edited_in_memory_says_nothing_of_its_files() -> None:
+    """Its digests are not taken for those of the files, from which it was loaded."""
+    experiment = replace(TWO, models=("a",), tasks=("one.jsonl",))
+    model = ma.load_model("a")
+    with torch.no_grad():
+        for parameter in model.hf.parameters():
+            parameter.data.add_(0.1 * torch.randn_like(parameter))
+    edited = run(experiment, "memory", models={"a": model}).records[0]
+    assert edited.model.args["identity"] == edited.identities["model"]["weights"]
+    before = run(experiment)
+    model.hf.save_pretrained("a")
+    after = run_anew(experiment)
+    assert after.folder != before.folder
+    assert after.records[0].identities["model"]["weights"] == edited.model.args["identity"]
+
+
+def test_another_private_seed_is_other_content() -> None:
+    task = replace(CIRCUITS, models=("truth-ioi",), tasks=(), methods=("random",))
+    private = replace(task, train_split="train", test_split="private", private_seed=1)
+    first = run(private)
+    (record,) = first.records
+    assert "secret private seed" in first.folder.joinpath("identities.json").read_text()
+    second = run_anew(replace(private, private_seed=2))
+    assert second.folder != first.folder
+    assert second.records[0].data["test"].hash != record.data["test"].hash
+    assert run(private).folder == first.folder
+
+
+def test_swapped_models_and_records() -> None:
+    """Each folder binds both weights, and a record has those of the other name."""
+    experiment = replace(TWO, tasks=("one.jsonl",))
+    run(experiment, "x")
+    shutil.move("a", "c")
+    shutil.move("b", "a")
+    shutil.move("c", "b")
+    run(experiment, "y")
+    shutil.copy("x/records/a--one.jsonl.json", "y/records/a--one.jsonl.json")
+    with pytest.raises(BadFile, match="is a record of another model"):
+        run(experiment, "y")
+
+
+# Which folder
+
+
+def test_a_first_cell_that_was_interrupted_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = PatchExperiment(("a",), ("one.jsonl",), limit=4)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    own = PatchExperiment.measure
+    monkeypatch.setattr(PatchExperiment, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment)
+    monkeypatch.setattr(PatchExperiment, "measure", own)
+    write_pairs("one.jsonl", ("Paul", "Kate"))
+    report = run(experiment)
+    assert len(report.records) == 1 and len(list(Path("runs").iterdir())) == 1
+
+
+def test_a_folder_of_skipped_cells_is_used_again() -> None:
+    experiment = replace(CIRCUITS, models=("a",), even_at_chance=False, max_minutes=0.0)
+    assert not run(experiment, "out").records
+    write_pairs("one.jsonl", ("Paul", "Kate"))
+    assert len(run(replace(experiment, max_minutes=None, even_at_chance=True), "o2").records) == 2
+    assert not run(experiment, "out").records
+
+
+def test_a_deleted_folder_hides_no_other() -> None:
+    first = run(TWO)
+    save_model("a", seed=7)
+    second = run_anew(TWO)
+    shutil.rmtree(first.folder)
+    assert opened(TWO, progress=SILENT).folder.path == second.folder
+
+
+def test_cells_of_several_folders_are_taken_over() -> None:
+    first = run(TWO)
+    save_model("a", seed=7)
+    save_model("b", seed=8)
+    second = run_anew(TWO)
+    save_model("a", 0)
+    worker = opened(TWO, progress=SILENT)
+    assert not worker.folder.cells_left(worker.cells)
+    assert "4 cells taken over from" in worker.notes[0]
+    assert str(first.folder) in worker.notes[0] and str(second.folder) in worker.notes[0]
+
+
 # Files that change during a run
+
+
+@pytest.mark.parametrize("file", ["a/model.safetensors", "one.jsonl"])
+def test_a_file_that_is_touched_while_a_cell_is_measured_fails_nothing(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = AccuracyExperiment.measure
+
+    def slowly(self: Any, cell: Cell, inputs: Any) -> Any:
+        os.link(file, f"{file}.link")
+        os.utime(file)
+        return own(self, cell, inputs)
+
+    monkeypatch.setattr(AccuracyExperiment, "measure", slowly)
+    assert len(run(replace(TWO, models=("a",), tasks=("one.jsonl",)), "out").records) == 1
+
+
+def test_a_folder_that_is_reset_by_another_process_fails_the_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = replace(TWO, models=("m",), tasks=("one.jsonl",))
+    one, other = (ma.load_model(*with_words(seed=n)[:1], tokenizer=with_words()[1]) for n in (0, 1))
+    own = AccuracyExperiment.measure
+
+    def meanwhile(self: Any, cell: Cell, inputs: Any) -> Any:
+        monkeypatch.setattr(AccuracyExperiment, "measure", own)
+        opened(experiment, "out", models={"m": other}, progress=SILENT)
+        return own(self, cell, inputs)
+
+    monkeypatch.setattr(AccuracyExperiment, "measure", meanwhile)
+    with pytest.raises(BadUsage, match="m has other weights"):
+        run(experiment, "out", models={"m": one})
+    (record,) = run(experiment, "out", models={"m": other}).records
+    assert record.identities["model"]["weights"] == other.identity.weights
 
 
 @pytest.mark.parametrize("what", ["model", "pairs"])
@@ -386,6 +516,8 @@ def test_a_dictionary_within_which_the_run_is(place: Path) -> None:
 
 def test_damaged_identities_are_one_line() -> None:
     run(TWO, "out")
-    Path("out/identities.json").write_text("{")
-    with pytest.raises(BadFile, match=r"identities\.json: not readable identities"):
-        run(TWO, "out")
+    entry = {"since": "2026-11-28T09:30:00+00:00"}
+    for text in ("{", "[]", '{"model a": {}}', json.dumps({"model a": entry, "task t": entry})):
+        Path("out/identities.json").write_text(text)
+        with pytest.raises(BadFile, match=r"identities\.json: not readable identities"):
+            run(TWO, "out")

@@ -52,6 +52,38 @@ def test_of_a_file_of_tensors_provenance_and_layout_do_not_count(tmp_path: Path)
     assert content_digest(file) not in (plain, right)
 
 
+def test_settings_beside_a_file_of_a_dictionary_count(tmp_path: Path) -> None:
+    file, settings = tmp_path / "sae_weights.safetensors", tmp_path / "cfg.json"
+    save_file({"W": torch.ones(2)}, file)
+    settings.write_text('{"k": 4}')
+    first = content_digest(file)
+    settings.write_text('{"k": 1}')
+    assert content_digest(file) != first
+
+
+def test_folders_that_are_links_count(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "saes").mkdir()
+    (tmp_path / "store" / "x.json").write_text("1")
+    (tmp_path / "saes" / "resid.2").symlink_to(tmp_path / "store")
+    (tmp_path / "store" / "above").symlink_to(tmp_path / "saes")
+    first = content_digest(tmp_path / "saes")
+    (tmp_path / "store" / "x.json").write_text("2")
+    assert content_digest(tmp_path / "saes") != first
+
+
+def test_of_a_run_that_trains_dictionaries_only_these_count(tmp_path: Path) -> None:
+    for name in ("plan.json", "records/x.json", "saes/m--resid.1/cfg.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    first = content_digest(tmp_path)
+    (tmp_path / "records/x.json").write_text("2")
+    (tmp_path / "saes/m--resid.1/training.safetensors").write_text("2")
+    assert content_digest(tmp_path) == first
+    (tmp_path / "saes/m--resid.1/cfg.json").write_text("2")
+    assert content_digest(tmp_path) != first
+
+
 def test_of_a_run_the_parts_that_are_written_again_do_not_count(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for name in ("plan.json", "records/x.json", "activations/k/store.json", "tables.csv"):

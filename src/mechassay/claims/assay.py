@@ -74,6 +74,7 @@ from mechassay.errors import (
     DiskFull,
     MechassayError,
     MissingExtra,
+    OtherContent,
     first_line,
 )
 from mechassay.measurement.experiment import MeasureExperiment
@@ -89,7 +90,7 @@ from mechassay.runs.cells import cell_name, shown_model
 from mechassay.runs.costs import SLOWER, ModelSize, speed
 from mechassay.runs.experiment import command_line
 from mechassay.runs.folder import RunFolder, read_run_file
-from mechassay.runs.identities import FILE, OtherContent
+from mechassay.runs.identities import FILE
 from mechassay.runs.resuming import numbered
 from mechassay.runs.run import opened, run
 from mechassay.runs.worker import Worker

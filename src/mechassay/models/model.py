@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,6 +74,7 @@ class Model(OneLine):
         prepend: token ids put before every prompt, after which the tokenizer's own special tokens
             come.
         files: the files that it was loaded from; None for a model in memory.
+        loaded: the identity when it was loaded from files; None for a model in memory.
         is_own: whether these are files of the user's, whose name does not say which weights they
             hold.
         checkpoint: which weights these are, in words for reports; empty if the name says it.
@@ -89,6 +89,7 @@ class Model(OneLine):
     prepend: tuple[int, ...] = ()
     self_check: SelfCheck | None = None
     files: SourceFiles | None = None
+    loaded: ModelIdentity | None = None
     is_own: bool = False
     checkpoint: str = ""
     replicas: Replicas | None = None
@@ -96,23 +97,14 @@ class Model(OneLine):
 
     def spec(self, **more: Any) -> Spec:
         """Which model it is, for records."""
-        identity = {IDENTITY: self.identity.weights} if self.is_own else {}
+        identity = {IDENTITY: self.loaded.weights} if self.is_own and self.loaded else {}
         checkpoint = {"checkpoint": self.checkpoint} if self.checkpoint else {}
         return Spec(name=self.name, args={"family": self.family, **more, **identity, **checkpoint})
 
-    @cached_property
+    @property
     def identity(self) -> ModelIdentity:
-        """The digests of weights, configuration and tokenizer at the first call."""
-        if self.files is None:
-            return ModelIdentity.of(self.hf, self.tokenizer)
-        files = self.files
-        digests = digest_cache().of(
-            files.path,
-            files.states,
-            lambda: ModelIdentity.of(self.hf, self.tokenizer).as_dict(),
-            about=files.about,
-        )
-        return ModelIdentity(**digests)
+        """The digests of weights, configuration and tokenizer as they are now, hashed anew."""
+        return ModelIdentity.of(self.hf, self.tokenizer)
 
     def repr_fields(self) -> dict[str, Any]:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
@@ -467,7 +459,20 @@ def load_model(
     if unused:
         names = f"{', '.join(unused[:3])}{', ...' if unused[3:] else ''}"
         notes.append(f"{counted(len(unused), 'tensor')} of its files not used ({names})")
-    return replace(model, files=own_files, is_own=resolved.own, checkpoint="; ".join(notes))
+    about = {"is_own": resolved.own, "checkpoint": "; ".join(notes)}
+    return replace(model, files=own_files, loaded=_identity(model, own_files), **about)
+
+
+def _identity(model: Model, files: SourceFiles | None) -> ModelIdentity:
+    """Return the identity of a model that was loaded from files, from the cache if it is there."""
+    if files is None:
+        return model.identity
+
+    def make() -> dict[str, str]:
+        return model.identity.as_dict()
+
+    cache = digest_cache()
+    return ModelIdentity(**cache.of(files.path, files.states, make, about=files.about))
 
 
 def outline(source: str, *, dtype: str = "float32", prepend_bos: bool = False) -> Model:

@@ -35,9 +35,10 @@ import torch
 from mechassay.errors import BadUsage, DiskFull, MechassayError, MissingExtra, first_line
 from mechassay.models.computing import Computing, chosen, computing
 from mechassay.models.replicas import start_worker
-from mechassay.results.records import Failure, failure_of
+from mechassay.results.records import IDENTITY, Failure, Record, failure_of
 from mechassay.runs.cells import Cell, by_inputs
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.identities import MODEL
 from mechassay.runs.worker import Worker
 from mechassay.utils.display import SILENT
 
@@ -86,7 +87,7 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
                     "identities": worker.end(sources, states),
                     "spent": record.spent or {"seconds": round(time.perf_counter() - begin, 3)},
                 }
-                own = record.changed(**about)
+                own = with_identity(record.changed(**about))
                 worker.folder.save_record(cell.name, own)
             else:
                 kind, message = reason
@@ -97,6 +98,17 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
         except Exception as error:
             failure = failure_of(dict(cell.labels), error)
         worker.folder.save_failure(cell.name, failure)
+
+
+def with_identity(record: Record) -> Record:
+    """Return a record whose model has the digest of the weights that were measured, if the model
+    has a digest: a model in memory may differ from its files.
+    """
+    spec, identity = record.specs.get(MODEL), record.identities.get(MODEL)
+    if spec is None or identity is None or IDENTITY not in spec.args:
+        return record
+    args = {**spec.args, IDENTITY: identity["weights"]}
+    return record.changed(model=spec.model_copy(update={"args": args}))
 
 
 class Here:

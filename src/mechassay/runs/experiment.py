@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 from mechassay.errors import BadUsage, one_of
 from mechassay.runs import CIRCUITS, EXPERIMENTS, FILES_IN
 from mechassay.runs.cells import LONGEST, Cell, Inputs, cell_name, shown_model
-from mechassay.runs.identities import MODEL, TASK, Source
+from mechassay.runs.identities import MODEL, TASK, Source, digest_of_seed
 from mechassay.runs.options import DEFINITIONS, Option, options_of
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ class Experiment:
         own = {cell[axis] for axis in cell.labels}
         for name, about in options_of(self).items():
             value = getattr(self, name)
+            if about.role == "secret" and value is not None:
+                digest = digest_of_seed(value)
+                sources[name] = Source("secret", name.replace("_", " "), digest=digest)
             if about.complete == "tasks" and isinstance(value, str) and value not in ("", *own):
                 sources[name] = Source(TASK, value)  # Such as a task to compare with.
             if about.complete not in ("files", CIRCUITS):

@@ -29,12 +29,14 @@ from mechassay.errors import BadFile, BadUsage, first_line
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Record, Selection, first_mistake
 from mechassay.runs.cells import Cell
-from mechassay.runs.identities import FILE, LOCK, Identities, is_same
+from mechassay.runs.identities import FILE, LOCK, SOURCE, Identities, is_same, key_digest
 from mechassay.runs.options import DEFINITIONS
 from mechassay.utils.files import write_text
 
-CHOSEN = ("plan.json", "data.json", "prompts.json", FILE, LOCK)
-"""The files that a run writes before its first record."""
+CHOSEN = ("plan.json", "data.json", "prompts.json", "differences.json", FILE, LOCK)
+"""The files that a run writes without a result."""
+PAGES = (".csv", ".html", ".md")
+"""The endings of pages and tables."""
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
 
@@ -92,9 +94,7 @@ class RunFolder:
                 wanted[DEFINITIONS] = {**before, **now}
             if reason and folder.holds_nothing():
                 wanted = json.loads(json.dumps(plan))
-                old = [folder.data_file(), *(path / "data").glob("*"), *folder._failures()]
-                for file in old:
-                    file.unlink(missing_ok=True)
+                folder.forget()
             elif reason:
                 raise BadUsage(
                     f"{path} holds {reason}. Name another --output, or remove the folder."
@@ -143,16 +143,23 @@ class RunFolder:
         return ""
 
     def holds_nothing(self) -> bool:
-        """Return whether the folder has no results: only plans, chosen pairs and failures."""
-        failures = set(self._failures())
+        """Return whether the folder has no results: only plans, chosen pairs, failures, and pages
+        of no results.
+        """
         return all(
-            file.name in CHOSEN or file.parent.name == "data" or file in failures
+            file.name in CHOSEN
+            or file.relative_to(self.path).parts[0] in ("data", "failures", "pages")
+            or (file.parent == self.path and file.suffix in PAGES)
             for file in self.path.rglob("*")
             if not file.is_dir()
         )
 
-    def _failures(self) -> list[Path]:
-        return [file for file in (self.path / "failures").rglob("*") if not file.is_dir()]
+    def forget(self) -> None:
+        """Remove the chosen pairs and the failures of a folder without results."""
+        below = [file for name in ("data", "failures") for file in (self.path / name).rglob("*")]
+        for file in (self.data_file(), self.path / "prompts.json", *below):
+            if not file.is_dir():
+                file.unlink(missing_ok=True)
 
     @property
     def plan_file(self) -> Path:
@@ -237,9 +244,10 @@ class RunFolder:
             return "is a record without identities: it is not known what it measured"
         if record.cell_digest != cell.digest:
             return "is the record of another cell of this name"
-        bound = self.identities.stored().values()
+        bound = {key_digest(key): own for key, own in self.identities.stored().items()}
         for role, own in record.identities.items():
-            if not any(is_same(own, one) for one in bound):
+            same_source = bound.get(own.get(SOURCE, ""))
+            if same_source is None or not is_same(own, same_source):
                 return f"is a record of another {role} than the folder's other results"
         return ""
 

@@ -16,21 +16,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile, OtherContent, first_line
 from mechassay.models.sources import digest_cache
 from mechassay.utils.digests import compare_weights, content_digest, data_files, states_of
 from mechassay.utils.files import write_text
 
 FILE, LOCK = "identities.json", ".identities.lock"
-SINCE = "since"
+SINCE, SOURCE = "since", "source"
+MODEL_DIGESTS = ("weights", "rounded", "dtype", "config", "tokenizer")
 MODEL, TASK = "model", "task"
 CHANGES = {
     "weights": "other weights",
@@ -63,6 +65,16 @@ class Source:
         """The key of its identity in a run's folder."""
         return f"{self.what} {self.name}"
 
+    @property
+    def digest_of_key(self) -> str:
+        """The digest by which a record names the source, without a path of this machine."""
+        return key_digest(self.key)
+
+
+def key_digest(key: str) -> str:
+    """Return the digest of the key of a source."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True)
 class Identities:
@@ -91,18 +103,29 @@ class Identities:
         """
         try:
             entries = json.loads(self.file.read_text("utf-8"))
-            return {
+            stored = {
                 str(key): {str(name): str(value) for name, value in entry.items()}
                 for key, entry in entries.items()
             }
+            for key, entry in stored.items():
+                datetime.fromisoformat(entry[SINCE])
+                for name in MODEL_DIGESTS if key.startswith(f"{MODEL} ") else ("content",):
+                    entry[name]
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, AttributeError) as error:
-            raise BadFile(f"{self.file}: not readable identities ({error}).") from None
+        except (OSError, ValueError, AttributeError, KeyError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else first_line(error)
+            raise BadFile(f"{self.file}: not readable identities ({reason}).") from None
+        return stored
 
     def write(self, entries: Mapping[str, Mapping[str, str]]) -> None:
         """Bind these identities, and no others."""
         write_text(self.file, json.dumps(entries, indent=1, sort_keys=True))
+
+    def reset(self) -> None:
+        """Bind nothing."""
+        with FileLock(self.folder / LOCK):
+            self.write({})
 
     def bind(self, digests: Mapping[str, Digests]) -> None:
         """Bind the identities of sources that the folder does not bind yet. Several processes may
@@ -112,12 +135,12 @@ class Identities:
             OtherContent: the folder binds another identity of a source.
         """
         stored = self.stored()
-        if digests.keys() - stored.keys():
+        if digests.keys() - stored.keys() or not self.exist:
             with FileLock(self.folder / LOCK):
                 stored = self.stored()
                 now = {SINCE: datetime.now(UTC).isoformat(timespec="seconds")}
                 new = {key: {**now, **own} for key, own in digests.items() if key not in stored}
-                if new:
+                if new or not self.exist:
                     stored |= new
                     self.write(stored)
         changes = changes_of(stored, digests)
@@ -127,18 +150,6 @@ class Identities:
                 f"{'; '.join(changes)}: {self.folder} holds results of the earlier content. Give"
                 " the command again.",
             )
-
-
-class OtherContent(BadUsage):
-    """A folder holds results of other content.
-
-    Attributes:
-        changes: a phrase for each changed source, see `changes_of`.
-    """
-
-    def __init__(self, changes: Sequence[str], message: str) -> None:
-        super().__init__(message)
-        self.changes = tuple(changes)
 
 
 def changes_of(
@@ -176,6 +187,12 @@ def day(when: str) -> str:
     at = datetime.fromisoformat(when).astimezone()
     year = "" if at.year == datetime.now(UTC).astimezone().year else f" {at.year}"
     return f"{at.day} {at:%b}{year}"
+
+
+@cache
+def digest_of_seed(seed: int) -> str:
+    """Return the digest of a private seed: slow to compute, so that seeds cannot be tried out."""
+    return hashlib.scrypt(str(seed).encode(), salt=b"private seed", n=2**14, r=8, p=1).hex()[:16]
 
 
 def digests_of_path(name: str) -> dict[str, str]:

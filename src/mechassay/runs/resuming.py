@@ -12,6 +12,7 @@ The new folder is made under another name and renamed, so that commands that run
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,16 +23,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile, BadUsage, OtherContent
 from mechassay.runs.cells import Cell
 from mechassay.runs.experiment import command_line, default_folder, free_fields, plan_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.identities import SINCE, Digests, OtherContent, Source, changes_of, day
+from mechassay.runs.identities import SINCE, Digests, Source, changes_of, day
 from mechassay.runs.worker import Worker
 from mechassay.utils.display import counted
 
 NOT_COPIED = ("failures", "records")
-"""Folders that `Takeover` does not copy as they are: records are checked one by one."""
+"""Folders that are not copied as they are: records are checked one by one."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,11 @@ def open_folder(experiment: Any, worker: Worker, named: Path | None, *, load: bo
         worker.folder = RunFolder(named)
         current = _check_named(experiment, worker, plan, free, load)
     folder = RunFolder.open(worker.folder.path, plan, growing=experiment.grows, free=free)
-    stored = folder.identities.stored()
-    if not folder.identities.exist or (
-        folder.holds_nothing() and changes_of(stored, current.digests)
-    ):
-        folder.identities.write({})
+    if not folder.identities.exist:
+        folder.identities.bind({})
+    elif folder.holds_nothing() and changes_of(folder.identities.stored(), current.digests):
+        folder.forget()
+        folder.identities.reset()
     folder.identities.bind(current.digests)
     unknown = current.unknown(folder.identities.stored())
     if unknown and not folder.holds_nothing():
@@ -143,7 +144,7 @@ def _choose_default(
     """Give the worker the newest default folder that binds the same identities, or a new folder."""
     base = default_folder(experiment)
     while True:
-        every = list(_existing(base))
+        every = _existing(base)
         folders = [x for x in every if _is_of(x, plan, free, experiment.grows)]
         stored = {folder: folder.identities.stored() for folder in folders}
         bound = {key for own in stored.values() for key in own}
@@ -153,31 +154,36 @@ def _choose_default(
             worker.folder = same[-1]
             return current
         results = [folder for folder in folders if not folder.holds_nothing()]
-        new = RunFolder(numbered(base, len(every) + 1))
+        last = int(every[-1].path.name.removeprefix(base.name)[1:] or 1) if every else 0
+        new = RunFolder(numbered(base, last + 1))
         worker.folder = new if results or not folders else folders[-1]
         if not results:
             if other := _refusal(every, plan, free, experiment.grows):
                 worker.notes.append(f"{other}: the results are in {worker.folder.path} now.")
             return current
-        takeovers = [Takeover(x, new, experiment, current) for x in reversed(results)]
-        takeover = max(takeovers, key=lambda own: len(own.same(worker.cells)))
-        n, old = takeover.make(worker.cells), takeover.old
-        if n is not None:
-            left = f"{counted(len(worker.cells) - n, 'cell')} to compute in {new.path}"
-            taken = f"{counted(n, 'cell')} taken over from {old.path}, {left}"
-            if not n:
-                taken = f"{left}; {old.path} keeps the earlier results"
-            worker.notes.append(f"{'; '.join(changes[old])}: {taken}.")
-            return current
+        takeovers = [Takeover(x, new, current) for x in reversed(results)]
+        takeovers.sort(key=lambda own: -len(own.same(worker.cells)))
+        taken = take_over(takeovers, worker.cells)
+        if taken is None:
+            continue  # Another command made a folder of this name meanwhile.
+        n, old = sum(taken.values()), takeovers[0].old
+        left = f"{counted(len(worker.cells) - n, 'cell')} to compute in {new.path}"
+        places = ", ".join(str(path) for path, own in taken.items() if own)
+        note = f"{counted(n, 'cell')} taken over from {places}, {left}"
+        if not n:
+            note = f"{left}; {old.path} keeps the earlier results"
+        worker.notes.append(f"{'; '.join(changes[old])}: {note}.")
+        return current
 
 
-def _existing(base: Path) -> Iterator[RunFolder]:
-    """Yield NAME, NAME-2, NAME-3 and so on, as far as they exist."""
-    for number in count(1):
-        path = numbered(base, number)
-        if not path.exists():
-            return
-        yield RunFolder(path)
+def _existing(base: Path) -> list[RunFolder]:
+    """Return those of NAME, NAME-2, NAME-3 and so on that exist, in the order of the numbers."""
+    pattern = re.compile(rf"{re.escape(base.name)}(?:-(\d+))?")
+    matches = [(pattern.fullmatch(path.name), path) for path in base.parent.glob(f"{base.name}*")]
+    return [
+        RunFolder(path)
+        for _, path in sorted((int(match[1] or 1), path) for match, path in matches if match)
+    ]
 
 
 def numbered(base: Path, number: int) -> Path:
@@ -215,7 +221,7 @@ def _refusal(
 
 @dataclass(frozen=True)
 class Takeover:
-    """The copy of the cells whose sources did not change into a new folder.
+    """The cells of a folder whose sources did not change, for a new folder.
 
     Attributes:
         old, new: the folder with earlier content, and the folder that does not exist yet.
@@ -223,7 +229,6 @@ class Takeover:
 
     old: RunFolder
     new: RunFolder
-    experiment: Any
     current: Current
 
     @cached_property
@@ -240,43 +245,30 @@ class Takeover:
             if not self.changed & {source.key for source in self.current.sources[cell.name]}
         ]
 
-    def make(self, cells: Sequence[Cell]) -> int | None:
-        """Make the new folder. Return the number of cells with records that it took over; None if
-        another command made a folder of this name meanwhile.
+    def copy(self, cells: Sequence[Cell], target: RunFolder) -> list[Cell]:
+        """Copy the records and the stored data of unchanged cells that the target lacks, and return
+        the cells with records.
         """
-        partial = self.new.path.with_name(f".{self.new.path.name}.{secrets.token_hex(4)}")
-        stored, same = self.old.identities.stored(), self.same(cells)
-        copy = RunFolder(partial)
-        try:
-            partial.mkdir(parents=True)
-            shutil.copyfile(self.old.plan_file, copy.plan_file)
-            n = self._copy_records(same, copy)
-            other = [cell for cell in cells if cell not in same]
-            for file in self._stored_data(same, other):
-                target = partial / file.relative_to(self.old.path)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(file, target)
-            bound = {key: own for key, own in stored.items() if key not in self.changed}
-            copy.identities.write(bound)
-            os.rename(partial, self.new.path)
-        except OSError:
-            if not self.new.path.exists():
-                raise
-            return None
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-        return n
+        same = self.same(cells)
+        copied = [cell for cell in same if self._copy_record(cell, target)]
+        for file in self._stored_data(same, [cell for cell in cells if cell not in same]):
+            place = target.path / file.relative_to(self.old.path)
+            if not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, place)
+        stored = self.old.identities.stored()
+        bound = {key: own for key, own in stored.items() if key not in self.changed}
+        target.identities.write({**bound, **target.identities.stored()})
+        return copied
 
-    def _copy_records(self, same: Sequence[Cell], copy: RunFolder) -> int:
-        n = 0
-        for cell in same:
-            with suppress(BadFile):  # A damaged record is not taken over.
-                if self.old.record_of(cell, recompute=False) is not None:
-                    target = copy.record_file(cell.name)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy2(self.old.record_file(cell.name), target)
-                    n += 1
-        return n
+    def _copy_record(self, cell: Cell, target: RunFolder) -> bool:
+        with suppress(BadFile):  # A damaged record is not taken over.
+            if self.old.record_of(cell, recompute=False) is not None:
+                file = target.record_file(cell.name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self.old.record_file(cell.name), file)
+                return True
+        return False
 
     def _stored_data(self, same: Sequence[Cell], other: Sequence[Cell]) -> Iterator[Path]:
         """Yield the files of unchanged cells and of their inputs. The path of such a file, below
@@ -296,6 +288,31 @@ class Takeover:
                 if _begins(path, names) or _begins(path, groups):
                     yield file
                     break
+
+
+def take_over(takeovers: Sequence[Takeover], cells: Sequence[Cell]) -> dict[Path, int] | None:
+    """Make a new folder of the unchanged cells of several folders. Return the number of cells with
+    records that each folder gave; None if another command made the new folder meanwhile.
+    """
+    new, first = takeovers[0].new.path, takeovers[0].old
+    partial = RunFolder(new.with_name(f".{new.name}.{secrets.token_hex(4)}"))
+    taken: dict[Path, int] = {}
+    left = list(cells)
+    try:
+        partial.path.mkdir(parents=True)
+        shutil.copyfile(first.plan_file, partial.plan_file)
+        for takeover in takeovers:
+            copied = takeover.copy(left, partial)
+            taken[takeover.old.path] = len(copied)
+            left = [cell for cell in left if cell not in copied]
+        os.rename(partial.path, new)
+    except OSError:
+        if not new.exists():
+            raise
+        return None
+    finally:
+        shutil.rmtree(partial.path, ignore_errors=True)
+    return taken
 
 
 def _begins(path: str, names: Collection[str]) -> bool:

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from mechassay.errors import BadFile, MechassayError
+from mechassay.errors import BadFile, MechassayError, OtherContent
 from mechassay.models.computing import chosen
-from mechassay.models.identity import ModelIdentity
 from mechassay.models.model import Model, load_model
 from mechassay.models.replicas import Replicas
 from mechassay.models.sources import known_digests
@@ -25,7 +24,7 @@ from mechassay.runs.cells import Cell, Inputs
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.identities import (
     MODEL,
-    SINCE,
+    SOURCE,
     TASK,
     Digests,
     Source,
@@ -73,10 +72,12 @@ class Worker:
         self.device_map, self.devices = device_map, tuple(devices)
         self.holds_objects, self.notes, self.binds = bool(models or tasks), list[str](), True
         self._models, self._tasks = dict(models or {}), dict(tasks or {})
+        self._objects = frozenset(self._tasks)
         self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
         self._inputs, self._shared = "", dict[str, Any]()
         self.cells: tuple[Cell, ...] = ()
-        self._given, self._drawn = dict[str, Digests](), dict[tuple[Any, ...], Any]()
+        self._given, self._bound = dict[str, Digests](), dict[str, Digests]()
+        self._drawn = dict[tuple[Any, ...], Any]()
 
     def turn_to(self, cell: Cell) -> None:
         """Drop the inputs of other cells."""
@@ -120,15 +121,15 @@ class Worker:
             return digests_of_path(name)
         if name in self._models:
             if name not in self._given:
-                given = self._models[name]
-                self._given[name] = ModelIdentity.of(given.hf, given.tokenizer).as_dict()
+                self._given[name] = self._models[name].identity.as_dict()
             return self._given[name]
         # The cells say what is wrong with a model that cannot be loaded.
         with suppress(MechassayError):
             known = known_digests(name, source.dtype)
             if known is None and loading is not None:
                 about = {"prepend_bos": getattr(loading, "prepend_bos", False)}
-                known = self.model(name, dtype=source.dtype, **about).identity.as_dict()
+                loaded = self.model(name, dtype=source.dtype, **about).loaded
+                known = loaded and loaded.as_dict()
             return known
         return None
 
@@ -142,31 +143,52 @@ class Worker:
         sources = list(sources)
         states = self._states(sources)
         known = {source.key: self.identify(source) for source in sources}
-        self.folder.identities.bind({key: own for key, own in known.items() if own is not None})
+        self._bind({key: own for key, own in known.items() if own is not None})
         return states
+
+    def _bind(self, digests: Mapping[str, Digests]) -> None:
+        self.folder.identities.bind(digests)
+        self._bound |= digests
 
     def end(self, sources: Mapping[str, Source], states: Mapping[str, Any]) -> dict[str, Any]:
         """Return the identities of a cell's sources, by role, for its record.
 
         Raises:
-            BadFile: a file that the cell read changed while it was measured.
+            BadFile: the content of a source changed while the cell was measured.
+            OtherContent: the folder binds other content since then.
         """
-        changed = set(states.items()) - set(self._states(sources.values()).items())
-        last = self._last[1] if self._last else None
-        files = last.files if isinstance(last, Model) and MODEL in sources else None
-        if files is not None and files.changed():  # A model in memory follows its file.
-            changed.add((str(files.path), ()))
-            self._last = None
+        last = self._last
+        files = last[1].files if last and isinstance(last[1], Model) and MODEL in sources else None
+        changed = ""
+        if last and files is not None and files.changed():
+            # A model in memory follows its file: the weights are read again.
+            (name, dtype, prepend), self._last = last[0], None
+            try:
+                self.model(name, dtype=dtype, prepend_bos=prepend)
+            except OtherContent:
+                changed = name
+        if states != self._states(sources.values()):
+            own = (x.name for x in sources.values() if self._differs(x))
+            changed = changed or next(own, "")
         if changed:
-            raise BadFile(
-                f"{min(changed)[0]} changed while the cell was measured. Give the command again."
-            )
-        bound = self.folder.identities.stored()
+            raise BadFile(f"{changed} changed while the cell was measured. Give the command again.")
+        used = {role: x for role, x in sources.items() if x.key in self._bound}
+        self._bind({source.key: self._bound[source.key] for source in used.values()})
         return {
-            role: {name: x for name, x in bound[source.key].items() if name != SINCE}
-            for role, source in sources.items()
-            if source.key in bound
+            role: {SOURCE: source.digest_of_key, **self._bound[source.key]}
+            for role, source in used.items()
         }
+
+    def _differs(self, source: Source) -> bool:
+        """Return whether the content of a source, read anew, differs from the bound content."""
+        name = source.name
+        if source.what == MODEL:
+            given = self._models.get(name)
+            return given is not None and given.identity.as_dict() != self._bound[source.key]
+        if source.what == TASK and not source.digest:
+            task = self._tasks[name] if name in self._objects else load_task(name)
+            return digests_of_task(task) != self._bound[source.key]
+        return self.identify(source) != self._bound[source.key]
 
     def _states(self, sources: Iterable[Source]) -> dict[str, Any]:
         sources = list(sources)
@@ -217,7 +239,8 @@ class Worker:
         if isinstance(model, MechassayError):
             raise model
         if self.binds and self.folder.identities.exist:
-            self.folder.identities.bind({Source(MODEL, name).key: model.identity.as_dict()})
+            assert model.loaded is not None, "a model that was loaded by name"
+            self._bind({Source(MODEL, name).key: model.loaded.as_dict()})
         return model
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from mechassay.errors import MechassayError
 from mechassay.utils.files import file_hash, write_text
 
 FileState = tuple[str, int, int, int, int, int]
+"""Resolved path, device, inode, size, and times of modification and of change in nanoseconds."""
 Likeness = Literal["same", "same but for rounding", "different", "not known"]
 FORMAT = 1
 SETTLED_NS = 2_000_000_000
@@ -35,6 +36,9 @@ DATA_ENDINGS = frozenset(
 )
 """The endings of the files that count in a folder; pages are made from these files."""
 WORKING_FOLDERS = frozenset(("activations", "data", "failures", "kept", "pages", "training"))
+SETTINGS_FILES = ("cfg.json", "config.json", "hyperparams.json")
+"""The settings that are read with a file of a dictionary in the same folder."""
+DICTIONARIES, LOSSES = "saes", "training.safetensors"
 WORKING_FILES = frozenset(("plan.json", "identities.json", "differences.json"))
 """The parts of a run's folder that commands read again only to resume the run."""
 
@@ -51,19 +55,23 @@ def content_digest(path: Path) -> str:
     Raises:
         BadFile: a file cannot be read.
     """
-    if not path.is_dir():
-        return _file_digest(path)[:DIGITS]
-    lines = [f"{_file_digest(file)}  {file.relative_to(path)}" for file in data_files(path)]
+    root = path if path.is_dir() else path.parent
+    lines = [f"{_file_digest(file)}  {file.relative_to(root)}" for file in data_files(path)]
+    if len(lines) == 1 and root != path:  # A single file has the same digest under another name.
+        lines = [lines[0].partition("  ")[0]]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:DIGITS]
 
 
 def data_files(path: Path) -> list[Path]:
-    """Return a file itself, or the data files of a folder, sorted. In a run's folder, the files
-    that only resume the run do not count.
+    """Return the data files of a folder, sorted; or a file, with the settings of a dictionary that
+    are read with it. In a run's folder, the files that only resume the run do not count; in a run
+    that trains dictionaries, only the dictionaries count.
     """
     if not path.is_dir():
-        return [path]
+        return [path, *filter(Path.is_file, (path.with_name(name) for name in SETTINGS_FILES))]
     is_run = (path / "plan.json").is_file()
+    if is_run and (path / DICTIONARIES).is_dir():
+        return [file for file in data_files(path / DICTIONARIES) if file.name != LOSSES]
     return [
         file
         for file in sorted(_files_below(path))
@@ -82,8 +90,16 @@ def _files_below(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder. The files of a run within the folder do not count, because the
     run may read the folder.
     """
-    for root, folders, names in os.walk(folder):
-        folders[:] = [x for x in folders if not Path(root, x, "plan.json").is_file()]
+    seen: set[str] = set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        # A link may lead to a folder above it.
+        seen.add(os.path.realpath(root))
+        folders[:] = [
+            name
+            for name in folders
+            if os.path.realpath(Path(root, name)) not in seen
+            and not Path(root, name, "plan.json").is_file()
+        ]
         yield from (Path(root, name) for name in names if not name.startswith("."))
 
 
@@ -149,7 +165,9 @@ def states_of(files: Iterable[Path]) -> dict[str, FileState]:
             about = file.stat()
             times = about.st_mtime_ns, about.st_ctime_ns
             place = os.path.realpath(file), about.st_dev, about.st_ino, about.st_size
-            states[str(file)] = (*place, *times)
+            # A file has one key, whether its folder is named by a link, relative or absolute.
+            key = Path(os.path.realpath(file.parent), file.name)
+            states[str(key)] = (*place, *times)
     return states
 
 
