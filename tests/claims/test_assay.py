@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.tiny_models import with_words
 from helpers.two_behaviours import IOI_EDGES, two_behaviours
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.scores import EdgeScores
@@ -458,3 +459,48 @@ def test_the_whole_model_is_called_so_and_a_failed_step_is_named(
     # What the records warn of stands on top, once for all steps.
     (told,) = (text for text in record.warnings if text.endswith(")") and " (in " in text)
     assert told.endswith("(in own, mean, validation, another-seed)")
+
+
+@pytest.mark.guard
+def test_a_retrained_model_leads_to_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that do not depend on the model are copied; the earlier folder stays and is resumed."""
+    monkeypatch.chdir(tmp_path)
+    models = [with_words(seed=seed) for seed in (0, 1)]
+
+    def save(number: int) -> None:
+        for part in models[number]:
+            part.save_pretrained("mine")
+
+    plain = {
+        "id": "c1",
+        "statement": "In mine, IOI runs through 20 edges.",
+        "description_mode": "implementational-connectomic",
+        "families": ["causal"],
+        "system": True,
+        "model": "./mine",
+        "task": "ioi",
+        "circuit": "eap@20",
+    }
+    claims, small = claims_of(plain), AssaySettings(4, 4, 4, 4)
+
+    def run() -> tuple[Assay, str, list[str]]:
+        assay, note = Assay.resumed(claims, "claim", small, progress=SILENT)
+        steps: list[str] = []
+        assay.run(say=steps.append)
+        return assay, note, [step.split()[1] for step in steps if "done before" in step]
+
+    save(0)
+    first, note, done = run()
+    assert not note and not done
+    again, _, done = run()
+    assert again.folder == first.folder and {"own:", "own"} & set(done)
+    save(1)
+    second, note, done = run()
+    assert second.folder == Path(f"{first.folder}-2") and "./mine has other weights" in note
+    assert done == ["truth"]
+    with pytest.raises(BadUsage, match=r"\./mine has other weights than on .*--output"):
+        Assay(claims, first.folder, small, progress=SILENT).run()
+    save(0)
+    assert Assay.resumed(claims, "claim", small, progress=SILENT)[0].folder == first.folder

@@ -21,15 +21,20 @@ import torch
 import mechassay as ma
 from helpers.experiments import DATA, SMALL_EXPERIMENTS, SMALL_GYM_TASK
 from mechassay.adversarial.experiments import AdversarialExperiment, SearchExperiment
+from mechassay.adversarial.paper import PaperExperiment
 from mechassay.adversarial.shift import ShiftExperiment
 from mechassay.circuits.methods.random import Random
 from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.gym.experiments import GymCheckExperiment
 from mechassay.interventions.patching import PatchExperiment
 from mechassay.measurement.experiment import MeasureExperiment
+from mechassay.reproduction.experiment import ReproductionExperiment
 from mechassay.results.page import Report
+from mechassay.results.records import Record, Spec, provenance
 from mechassay.runs.accuracy import AccuracyExperiment
+from mechassay.runs.cells import Cell
 from mechassay.runs.run import opened
+from mechassay.runs.worker import Worker
 from mechassay.utils.display import SILENT
 from mechassay.variables.experiments import VariablesExperiment
 
@@ -348,3 +353,59 @@ def test_the_same_content_is_measured_once(kind: str, place: Path) -> None:
     shutil.rmtree("mine")
     os.symlink("other", "mine")
     assert is_done(), "a link to a copy"
+
+
+LONG: dict[str, Any] = {
+    "adversarial-paper": PaperExperiment("mine", n_clean=4, n_corrupted=3, n_matched=3, worst=1),
+    "reproduction": ReproductionExperiment("adversarial", ("3",), given=("gpt2=mine",)),
+}
+"""Kinds that run other kinds for hours; their records are stand-ins here."""
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_runs_of_runs_belong_to_their_model(
+    kind: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model("truth-ioi")
+    experiment = LONG[kind]
+    measured: list[str] = []
+
+    def stand_in(self: Any, cell: Cell, worker: Worker) -> Record:
+        measured.append(cell.name)
+        sources = self.sources(cell).values()
+        models = [worker.model(source.name) for source in sources if source.what == "model"]
+        specs = {"model": models[0].spec()} if models else {"model": Spec(name="calculated")}
+        made = provenance(device="cpu", dtype="float32", seed=0)
+        return Record(kind=kind, specs=specs, measures=[], provenance=made)
+
+    monkeypatch.setattr(type(experiment), "run", stand_in)
+    monkeypatch.setattr(type(experiment), "skip", lambda *_: None)
+    monkeypatch.setattr(type(experiment), "write", lambda self, report: report.folder)
+    first = ma.run(experiment, progress=SILENT)
+    # The reproduction has a cell whose model is not on this machine.
+    missing = {name for name in measured if name not in first.by_name}
+    of_mine = {
+        cell.name
+        for cell in experiment.cells()
+        if any(source.name == "mine" for source in experiment.sources(cell).values())
+    }
+    assert of_mine and of_mine <= first.by_name.keys()
+    measured.clear()
+    ma.run(experiment, progress=SILENT)
+    assert set(measured) == missing
+    measured.clear()
+    other_weights()
+    with pytest.warns(UserWarning, match="mine has other weights"):
+        second = ma.run(experiment, progress=SILENT)
+    assert set(measured) == of_mine | missing and second.folder != first.folder
+
+
+def test_a_judged_document_that_was_edited(place: Path) -> None:
+    shutil.copy(SMALL_EXPERIMENTS["assess"].source, "paper.md")
+    experiment = replace(SMALL_EXPERIMENTS["assess"], source="paper.md")
+    first = ma.run(experiment, progress=SILENT)
+    assert len(first.records) == 3 and ma.run(experiment, progress=SILENT).folder == first.folder
+    Path("paper.md").write_text(f"{Path('paper.md').read_text()}\nA sentence more.\n")
+    with pytest.warns(UserWarning, match=r"paper\.md has other content"):
+        second = ma.run(experiment, progress=SILENT)
+    assert second.folder != first.folder and len(second.records) == 3

@@ -26,6 +26,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -704,15 +706,33 @@ class Assay:
 
     def _take_over(self, earlier: Assay) -> None:
         """Copy the folders of equal steps whose models, tasks and files did not change."""
+        about: dict[str, Any] = {"device": self.device, "progress": self.progress}
         with suppress(BadUsage):  # The earlier folder is of another claim.
             before = {step.folder.relative_to(earlier.folder): step for step in earlier.steps}
             for step in self.steps:
                 own = before.get(step.folder.relative_to(self.folder))
-                if own is None or own.experiment != step.experiment or not own.folder.is_dir():
+                if own is None or not (own.folder / "plan.json").is_file():
                     continue
-                with suppress(OtherContent):
-                    opened(own.experiment, own.folder, device=self.device, progress=self.progress)
-                    shutil.copytree(own.folder, step.folder, dirs_exist_ok=True)
+                # The steps name scores by their place in the folder.
+                same = own.command.replace(str(earlier.folder), str(self.folder)) == step.command
+                if not same or not all(path.exists() for path in self._read_by(step)):
+                    continue
+                partial = step.folder.with_name(f".{step.folder.name}.{secrets.token_hex(4)}")
+                try:
+                    opened(own.experiment, own.folder, **about)
+                    shutil.copytree(own.folder, partial)
+                    partial.rename(step.folder)
+                except OtherContent:
+                    continue
+                finally:
+                    shutil.rmtree(partial, ignore_errors=True)
+        self._follow()
+
+    def _read_by(self, step: AssayStep) -> list[Path]:
+        """Return the files of scores in this folder that a step reads."""
+        words = shlex.split(command_line(step.experiment))
+        inside = [word for word in words if word.startswith(str(self.folder))]
+        return [Path(CircuitSpec.path_in(word) or word) for word in inside]
 
     @property
     def steps(self) -> list[AssayStep]:

@@ -244,10 +244,10 @@ class RunFolder:
             return "is a record without identities: it is not known what it measured"
         if record.cell_digest != cell.digest:
             return "is the record of another cell of this name"
-        bound = {key_digest(key): own for key, own in self.identities.stored().items()}
+        bound = [(key_digest(key), own) for key, own in self.identities.stored().items()]
         for role, own in record.identities.items():
-            same_source = bound.get(own.get(SOURCE, ""))
-            if same_source is None or not is_same(own, same_source):
+            source = own.get(SOURCE)
+            if not any(source == digest and is_same(own, one) for digest, one in bound):
                 return f"is a record of another {role} than the folder's other results"
         return ""
 

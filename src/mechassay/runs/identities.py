@@ -72,8 +72,12 @@ class Source:
 
 
 def key_digest(key: str) -> str:
-    """Return the digest of the key of a source."""
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
+    """Return the digest of the key of a source. Files count by their own names, because folders
+    with files may be renamed.
+    """
+    what, _, name = key.partition(" ")
+    text = key if what in (MODEL, TASK) else f"{what} {Path(name).name}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
