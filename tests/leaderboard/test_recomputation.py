@@ -194,18 +194,19 @@ def test_how_circuits_vary_is_not_asked_of_a_copied_ranking(runs: Path) -> None:
     assert compare_records(stored, record).differs == "record.tables"
 
 
-def test_weights_are_compared_where_both_records_have_their_hash(runs: Path) -> None:
+@pytest.mark.parametrize("key", ["identity", "weights"])
+def test_weights_are_compared_where_both_records_have_their_digest(key: str, runs: Path) -> None:
     record = read_record(runs / cell_of(runs).file)
     model = record.specs["model"]
 
     def with_weights(weights: str) -> Record:
-        spec = model.model_copy(update={"args": {**model.args, "weights": weights}})
+        spec = model.model_copy(update={"args": {**model.args, key: weights}})
         return record.changed(model=spec)
 
     assert compare_records(record, with_weights("a")).differs == ""
     assert compare_records(with_weights("a"), record).differs == ""
     assert compare_records(with_weights("a"), with_weights("a")).differs == ""
-    assert "weights" in compare_records(with_weights("a"), with_weights("b")).differs
+    assert key in compare_records(with_weights("a"), with_weights("b")).differs
 
 
 def test_the_bytes_of_a_file_of_values_are_not_compared_but_that_there_is_one(runs: Path) -> None:

@@ -431,11 +431,10 @@ def compare_records(stored: Record, again: Record) -> Compared:
     comparison = Compared()
     plain, other = _plain(stored), _plain(again)
     settings = [record["specs"].get("model", {}).get("args", {}) for record in (plain, other)]
-    # Records of earlier versions have another hash of the weights.
-    if not all(IDENTITY in setting for setting in settings):
-        for setting in settings:
-            setting.pop(IDENTITY, None)
-            setting.pop("weights", None)
+    for key in (IDENTITY, "weights"):  # Records of earlier versions have "weights".
+        if not all(key in setting for setting in settings):
+            for setting in settings:
+                setting.pop(key, None)
     for setting in (plain, other):
         setting["specs"].get("method", {}).get("args", {}).pop("seconds", None)
     if plain["data"].keys() - other["data"].keys():
