@@ -238,6 +238,15 @@ def test_swapped_models_and_records() -> None:
         run(experiment, "y")
 
 
+def test_a_record_of_a_run_with_other_settings_is_refused() -> None:
+    experiment = replace(TWO, models=("a",), tasks=("one.jsonl",))
+    run(experiment, "x")
+    run(replace(experiment, limit=6), "y")
+    shutil.copy("x/records/a--one.jsonl.json", "y/records/a--one.jsonl.json")
+    with pytest.raises(BadFile, match="is a record of other settings than the folder's other"):
+        run(replace(experiment, limit=6), "y")
+
+
 # Which folder
 
 
@@ -418,7 +427,9 @@ def test_workers_and_parts_bind_the_same_identities() -> None:
     report = run(TWO, "out", executor=Processes(2))
     assert not report.failures
     bound = RunFolder(Path("out")).identities.stored()
-    assert bound.keys() == {"model a", "model b", "task one.jsonl", "task two.jsonl"}
+    assert bound.keys() == {
+        *("model a", "model b", "task one.jsonl", "task two.jsonl", "settings accuracy")
+    }
     worker = opened(TWO, "parts", progress=SILENT, load=False)
     assert not worker.notes
     mechassay = [sys.executable, "-m", "mechassay"]

@@ -37,6 +37,7 @@ from mechassay.models.computing import Computing, chosen, computing
 from mechassay.models.replicas import start_worker
 from mechassay.results.records import IDENTITY, Failure, Record, failure_of
 from mechassay.runs.cells import Cell, by_inputs
+from mechassay.runs.experiment import settings_source
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.identities import MODEL
 from mechassay.runs.worker import Worker
@@ -75,7 +76,7 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
         worker.turn_to(cell)
         failure, begin = None, time.perf_counter()
         try:
-            sources = experiment.sources(cell)
+            sources = {**experiment.sources(cell), "settings": settings_source(experiment)}
             states = worker.begin(sources.values())
             reason = experiment.skip(cell, worker)
             if reason is None:

@@ -333,6 +333,21 @@ def default_folder(experiment: Any) -> Path:
     return Path("runs") / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
+def settings_source(experiment: Any) -> Source:
+    """Return the settings that all records of a folder share, as a source of its cells: the fields
+    but growing, free and secret fields. Models and files count by their labels.
+    """
+    settings = {
+        name: _labels(getattr(experiment, name), about.complete)
+        for name, about in options_of(experiment).items()
+        if about.role == "planned" and name not in experiment.grows
+    }
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return Source(
+        "settings", experiment.kind, digest=hashlib.sha256(text.encode()).hexdigest()[:16]
+    )
+
+
 def _labels(value: Any, complete: str) -> Any:
     """Return the labels of models and files, and any other value as it is."""
     if isinstance(value, tuple):

@@ -248,7 +248,8 @@ class RunFolder:
         for role, own in record.identities.items():
             source = own.get(SOURCE)
             if not any(source == digest and is_same(own, one) for digest, one in bound):
-                return f"is a record of another {role} than the folder's other results"
+                other = "other settings" if role == "settings" else f"another {role}"
+                return f"is a record of {other} than the folder's other results"
         return ""
 
     def cells_left(self, cells: Sequence[Cell]) -> list[Cell]:
