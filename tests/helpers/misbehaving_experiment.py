@@ -27,6 +27,7 @@ class MisbehavingExperiment(Experiment):
     does: tuple[str, ...]
 
     kind: ClassVar[str] = "misbehaving"
+    grows: ClassVar[tuple[str, ...]] = ("does",)
 
     def cells(self) -> list[Cell]:
         return [Cell(name, {"model": name}) for name in self.does]

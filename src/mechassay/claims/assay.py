@@ -702,6 +702,8 @@ class Assay:
                 changes |= dict.fromkeys(error.changes)
             except BadUsage as error:
                 refused = refused or first_line(error).partition(". Name another")[0]
+            except BadFile:
+                continue  # Scores that an earlier step has to find first; the step looks again.
         return [*changes, *filter(None, [refused])]
 
     def _take_over(self, earlier: Assay) -> None:
@@ -813,6 +815,8 @@ class Assay:
         for place, step in enumerate(steps, start=1):
             head = f"{place}/{len(steps)} {step.name} ({', '.join(step.criteria)})"
             if step not in open_steps:
+                # Its records are of this claim and of these scores, or the folder is refused.
+                opened(step.experiment, step.folder, device=self.device, progress=self.progress)
                 say(f"{head}: done before")
                 continue
             rest = f", about {_minutes(left * run_for / spent)} left" if spent else ""

@@ -335,17 +335,18 @@ def default_folder(experiment: Any) -> Path:
 
 def settings_source(experiment: Any) -> Source:
     """Return the settings that all records of a folder share, as a source of its cells: the fields
-    but growing, free and secret fields. Models and files count by their labels.
+    but growing, free and secret fields, and the fields that name models, tasks and files.
     """
     settings = {
         name: _labels(getattr(experiment, name), about.complete)
         for name, about in options_of(experiment).items()
-        if about.role == "planned" and name not in experiment.grows
+        if about.role == "planned"
+        and name not in experiment.grows
+        and about.complete not in ("models", "tasks", "gym tasks", "files")
     }
     text = json.dumps(settings, sort_keys=True, default=str)
-    return Source(
-        "settings", experiment.kind, digest=hashlib.sha256(text.encode()).hexdigest()[:16]
-    )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Source("settings", experiment.kind, digest=digest)
 
 
 def _labels(value: Any, complete: str) -> Any:
@@ -356,7 +357,7 @@ def _labels(value: Any, complete: str) -> Any:
         return shown_model(value)
     if complete == CIRCUITS and value:
         return FILES_IN.load(CIRCUITS).name_in_results(value)
-    return Path(value).name if isinstance(value, str) and Path(value).exists() else value
+    return Path(value).name if complete in ("files", "tasks", "gym tasks") and value else value
 
 
 def experiment_of(plan: Mapping[str, Any], **changes: Any) -> Any:
