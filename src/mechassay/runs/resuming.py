@@ -68,6 +68,10 @@ class Current:
                 advance(1)
         return Current(sources, digests)
 
+    def n_bound(self, stored: Mapping[str, Mapping[str, str]]) -> int:
+        """Return the number of cells all of whose sources a folder binds."""
+        return sum(all(x.key in stored for x in own) for own in self.sources.values())
+
     def unknown(self, stored: Mapping[str, Mapping[str, str]]) -> list[str]:
         """Return a condition for each bound source without known digests: "if mine has the weights
         of 28 Nov".
@@ -151,7 +155,8 @@ def _choose_default(
         current = Current.of(experiment, worker, bound, load=load)
         changes = {x: changes_of(own, current.digests) for x, own in stored.items()}
         if same := [folder for folder in folders if not changes[folder]]:
-            worker.folder = same[-1]
+            # Of several folders the newest that binds the content of most cells.
+            worker.folder = max(reversed(same), key=lambda x: current.n_bound(stored[x]))
             return current
         results = [folder for folder in folders if not folder.holds_nothing()]
         last = int(every[-1].path.name.removeprefix(base.name)[1:] or 1) if every else 0
@@ -161,9 +166,9 @@ def _choose_default(
             if other := _refusal(every, plan, free, experiment.grows):
                 worker.notes.append(f"{other}: the results are in {worker.folder.path} now.")
             return current
-        takeovers = [Takeover(x, new, current) for x in reversed(results)]
+        takeovers = [Takeover(x, current) for x in reversed(results)]
         takeovers.sort(key=lambda own: -len(own.same(worker.cells)))
-        taken = take_over(takeovers, worker.cells)
+        taken = take_over(new.path, takeovers, worker.cells)
         if taken is None:
             continue  # Another command made a folder of this name meanwhile.
         n, old = sum(taken.values()), takeovers[0].old
@@ -221,14 +226,9 @@ def _refusal(
 
 @dataclass(frozen=True)
 class Takeover:
-    """The cells of a folder whose sources did not change, for a new folder.
-
-    Attributes:
-        old, new: the folder with earlier content, and the folder that does not exist yet.
-    """
+    """The cells of a folder with earlier content whose sources did not change, for a new folder."""
 
     old: RunFolder
-    new: RunFolder
     current: Current
 
     @cached_property
@@ -290,17 +290,18 @@ class Takeover:
                     break
 
 
-def take_over(takeovers: Sequence[Takeover], cells: Sequence[Cell]) -> dict[Path, int] | None:
+def take_over(
+    new: Path, takeovers: Sequence[Takeover], cells: Sequence[Cell]
+) -> dict[Path, int] | None:
     """Make a new folder of the unchanged cells of several folders. Return the number of cells with
     records that each folder gave; None if another command made the new folder meanwhile.
     """
-    new, first = takeovers[0].new.path, takeovers[0].old
     partial = RunFolder(new.with_name(f".{new.name}.{secrets.token_hex(4)}"))
     taken: dict[Path, int] = {}
     left = list(cells)
     try:
         partial.path.mkdir(parents=True)
-        shutil.copyfile(first.plan_file, partial.plan_file)
+        shutil.copyfile(takeovers[0].old.plan_file, partial.plan_file)
         for takeover in takeovers:
             copied = takeover.copy(left, partial)
             taken[takeover.old.path] = len(copied)

@@ -31,6 +31,8 @@ SETTLED_NS = 2_000_000_000
 CHANGED = -1 if os.name == "posix" else -2
 """The position of the time of change in a state; on Windows that time is the file's creation."""
 DIGITS = 16
+CHUNK = 1 << 20
+"""Bytes that are read at once."""
 DATA_ENDINGS = frozenset(
     ".csv .json .jsonl .npz .parquet .pt .pth .safetensors .tsv .txt .yaml .yml".split()  # noqa: SIM905
 )
@@ -87,20 +89,21 @@ def data_files(path: Path) -> list[Path]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder. The files of a run within the folder do not count, because the
-    run may read the folder.
+    """Yield the files of a folder, also behind links. The files of a run within the folder do not
+    count, because the run may read the folder.
     """
-    seen: set[str] = set()
+    above = Path(os.path.realpath(folder))
+    seen = {above, *above.parents}  # A link may lead to a folder above it.
     for root, folders, names in os.walk(folder, followlinks=True):
-        # A link may lead to a folder above it.
-        seen.add(os.path.realpath(root))
+        inside = {name: Path(os.path.realpath(Path(root, name))) for name in folders}
         folders[:] = [
             name
-            for name in folders
-            if os.path.realpath(Path(root, name)) not in seen
-            and not Path(root, name, "plan.json").is_file()
+            for name, place in inside.items()
+            if place not in seen and not (place / "plan.json").is_file()
         ]
-        yield from (Path(root, name) for name in names if not name.startswith("."))
+        seen.update(inside[name] for name in folders)
+        files = (Path(root, name) for name in names if not name.startswith("."))
+        yield from filter(Path.is_file, files)
 
 
 def _file_digest(path: Path) -> str:
@@ -110,22 +113,23 @@ def _file_digest(path: Path) -> str:
 
 def _tensors_digest(path: Path) -> str:
     """Return the digest of a safetensors file's content; "" if the file cannot be read as one."""
-    digest = hashlib.sha256()
+    digest, size = hashlib.sha256(), path.stat().st_size
     try:
         with path.open("rb") as stream:
             n_header = int.from_bytes(stream.read(8), "little")
-            if not 0 < n_header < path.stat().st_size:
+            if not 0 < n_header < size:
                 return ""
             header = json.loads(stream.read(n_header))
             digest.update(_metadata_text(header.pop("__metadata__", {})).encode())
             for name, about in sorted(header.items()):
-                begin, end = about["data_offsets"]
+                begin, end = (8 + n_header + offset for offset in about["data_offsets"])
+                if not 8 + n_header <= begin <= end <= size:
+                    return ""  # A header that names bytes beyond the file.
                 digest.update(f"{name} {about['dtype']} {about['shape']}\n".encode())
-                stream.seek(8 + n_header + begin)
-                for _ in range(begin, end, 1 << 20):
-                    digest.update(stream.read(min(1 << 20, end - begin)))
-                    begin += 1 << 20
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                stream.seek(begin)
+                for at in range(begin, end, CHUNK):
+                    digest.update(stream.read(min(CHUNK, end - at)))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
     return digest.hexdigest()
 
