@@ -5,6 +5,7 @@ different for another model.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -93,6 +95,50 @@ def test_one_digest_for_every_form(family: str, dtype: torch.dtype, tmp_path: Pa
     last = list(other.parameters())[-1].data.view(-1)
     last[-1] = torch.nextafter(last[-1], last[-1] + 1)
     assert weights(other) != right, "the last bit of one number"
+
+
+def one_vector(values: list[float], dtype: torch.dtype) -> Any:
+    class One(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.v = torch.nn.Parameter(torch.tensor(values, dtype=dtype))
+            self.register_buffer("unsaved", torch.ones(3), persistent=False)
+            self.config = transformers.GPT2Config()
+
+    return One()
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_a_digest_by_hand() -> None:
+    """1 and -2 are exact in bfloat16 (3f80, c000), 1 + 2^-23 needs float32 (3f800001)."""
+    short = bytes.fromhex("803f00c0")
+    right = sha(f"v (2,) torch.bfloat16 {sha(short)}".encode())[:16]
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        own = ModelIdentity.of(one_vector([1.0, -2.0], dtype), None)
+        assert own.weights == own.rounded == right
+    for dtype in (torch.float32, torch.float64):
+        own = ModelIdentity.of(one_vector([1 + 2**-23, -2.0], dtype), None)
+        exact = bytes.fromhex("0100803f000000c0")
+        assert own.weights == sha(f"v (2,) torch.float32 {sha(exact)}".encode())[:16]
+        assert own.rounded == right
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_digest_by_another_calculation(family: str) -> None:
+    """By NumPy, from what `save_pretrained` would have: the state without a tied tensor twice."""
+    hf = tiny.build(family)
+    lines: list[str] = []
+    for name, parameter in hf.named_parameters():
+        bits = parameter.detach().numpy().view(np.uint32)
+        short = not (bits & 0xFFFF).any()
+        kept = (bits >> 16).astype("<u2") if short else bits.astype("<u4")
+        kind = "torch.bfloat16" if short else "torch.float32"
+        lines.append(f"{name} {tuple(parameter.shape)} {kind} {sha(kept.tobytes())}")
+    assert weights(hf) == sha("\n".join(sorted(lines)).encode())[:16]
 
 
 @pytest.mark.few(2)

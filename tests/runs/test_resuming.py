@@ -276,6 +276,18 @@ def test_a_folder_of_skipped_cells_is_used_again() -> None:
     assert not run(experiment, "out").records
 
 
+def test_a_folder_without_results_hides_no_other() -> None:
+    """Its models were never loaded, so that any weights would fit."""
+    first = run(TWO)
+    save_model("a", seed=7)
+    second = opened(TWO, progress=SILENT).folder
+    shutil.rmtree(second.path / "records")
+    bound = second.identities.stored()
+    second.identities.write({key: x for key, x in bound.items() if not key.startswith("model")})
+    save_model("a", 0)
+    assert opened(TWO, progress=SILENT).folder.path == first.folder
+
+
 def test_a_deleted_folder_hides_no_other() -> None:
     first = run(TWO)
     save_model("a", seed=7)

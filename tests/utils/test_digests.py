@@ -52,6 +52,35 @@ def test_of_a_file_of_tensors_provenance_and_layout_do_not_count(tmp_path: Path)
     assert content_digest(file) not in (plain, right)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1000000000000000000]}}',
+        '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [-9, 4]}}',
+        '{"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}}',
+        '{"a": 3}',
+        "[]",
+        "[" * 100_000,
+    ],
+)
+def test_of_a_hostile_header_the_bytes_count(header: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + b"1234")
+    first = content_digest(file)
+    file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + b"1235")
+    assert content_digest(file) != first
+
+
+def test_of_a_folder_only_files_count(tmp_path: Path) -> None:
+    """No pipe is waited for, and no link that leads above the folder is followed."""
+    (tmp_path / "x.json").write_text("1")
+    first = content_digest(tmp_path)
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nothing")
+    (tmp_path / "root").symlink_to("/")
+    assert content_digest(tmp_path) == first
+
+
 def test_settings_beside_a_file_of_a_dictionary_count(tmp_path: Path) -> None:
     file, settings = tmp_path / "sae_weights.safetensors", tmp_path / "cfg.json"
     save_file({"W": torch.ones(2)}, file)
