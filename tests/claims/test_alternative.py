@@ -12,7 +12,8 @@ import pytest
 from helpers.two_behaviours import IOI_EDGES, two_behaviours
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import completeness_of
-from mechassay.claims.assay import Assay, AssaySettings
+from mechassay.claims.assay import Assay
+from mechassay.claims.assay_steps import AssaySettings
 from mechassay.claims.claim import Claim, claims_of
 from mechassay.claims.dossier import link
 from mechassay.claims.judgments import Judgment

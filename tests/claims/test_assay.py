@@ -19,15 +19,10 @@ from helpers.tiny_models import with_words
 from helpers.two_behaviours import IOI_EDGES, two_behaviours
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.scores import EdgeScores
-from mechassay.claims.assay import (
-    Assay,
-    Assayed,
-    AssaySettings,
-    AssayStep,
-    circuit_of_components,
-    claimed_circuit,
-)
+from mechassay.claims.assay import Assay, Assayed
+from mechassay.claims.assay_steps import AssaySettings, AssayStep
 from mechassay.claims.claim import Claim, ClaimFile, claims_of
+from mechassay.claims.claimed_circuit import circuit_of_components, claimed_circuit
 from mechassay.claims.judgments import read_judgments
 from mechassay.claims.pages import verdict_line
 from mechassay.claims.rubric import claim_score, load_rubric

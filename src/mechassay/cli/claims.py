@@ -735,7 +735,8 @@ def assay(
 
     What has records is not run again. What no record decides is left to the form beside the page.
     """
-    from mechassay.claims.assay import Assay, AssaySettings
+    from mechassay.claims.assay import Assay
+    from mechassay.claims.assay_steps import AssaySettings
     from mechassay.claims.claim import read_claims
     from mechassay.claims.judgments import read_judgments
     from mechassay.claims.pages import verdict_line
