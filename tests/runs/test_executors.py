@@ -153,7 +153,7 @@ def test_objects_stay_in_this_process(tmp_path: Path) -> None:
     model = load_model("truth-ioi")
     own = experiment(models=("mine",), tasks=("truth-ioi",), methods=("random",))
     results = run(own, tmp_path / "a", models={"mine": model}, progress=SILENT)
-    assert results.records[0].model.name == model.name
+    assert results.records[0].model.name == "mine"
     with pytest.raises(BadUsage, match="stay in this process"):
         run(own, tmp_path / "b", models={"mine": model}, executor=Processes(2), progress=SILENT)
     with pytest.raises(BadUsage, match="does not name"):

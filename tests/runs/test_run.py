@@ -98,7 +98,10 @@ def test_two_folders_of_one_name_are_two_models(tmp_path: Path) -> None:
     assert not report.failures
     one, two = (record.specs["model"].args["identity"] for record in report.records)
     assert [record.identities["model"]["weights"] for record in report.records] == [one, two]
-    assert one != two and [record.cell["model"] for record in report.records] == ["final", "final"]
+    assert one != two and [record.cell["model"] for record in report.records] == [
+        "seed0/final",
+        "seed1/final",
+    ]
 
 
 def edited(file: Path, change: Callable[[Record], Record]) -> None:

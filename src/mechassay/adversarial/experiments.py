@@ -19,7 +19,6 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -52,8 +51,9 @@ from mechassay.results.console import print_tables, print_text
 from mechassay.results.measures import measure_texts
 from mechassay.results.page import Report
 from mechassay.results.records import Record, Selection, Spec, Table
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment, Interrupted
+from mechassay.runs.names import circuit_labels
 from mechassay.runs.worker import Worker, made_by
 from mechassay.stats import DESIGN_KINDS
 from mechassay.tasks import TASKS
@@ -70,6 +70,7 @@ class AdversarialExperiment(AdversarialOptions, Experiment):
     markdown: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         fields = tuple(name for text in self.same for name in parse_same(text))
         filled = {
             "task": TASKS.full_name(self.task),
@@ -172,15 +173,11 @@ class AdversarialExperiment(AdversarialOptions, Experiment):
             )
 
     def cells(self) -> list[Cell]:
-        of: Mapping[str, str] = {"model": shown_model(self.model), "task": self.task}
-        called = {text: CircuitSpec.name_in_results(text) for text in self.circuits}
+        of, labels = {"model": self.model, "task": self.task}, self.labels()
+        own = {axis: labels[axis, name] for axis, name in of.items()}
+        called = circuit_labels(self.circuits)
         return [
-            Cell(
-                cell_name(name),
-                {"circuit": name, **of},
-                KIND,
-                {"circuit": text, "model": self.model},
-            )
+            Cell(cell_name(text), {"circuit": name, **own}, KIND, {"circuit": text, **of})
             for text, name in called.items()
         ]
 
@@ -208,10 +205,12 @@ class SearchExperiment(SearchOptions, Experiment):
         check_pairing(self.pairing)
 
     def cells(self) -> list[Cell]:
-        of = {"model": shown_model(self.model), "task": self.task}
+        of, labels = {"model": self.model, "task": self.task}, self.labels()
+        own = {axis: labels[axis, name] for axis, name in of.items()}
+        called = circuit_labels(self.circuits)
         return [
-            Cell(cell_name(circuit), {"circuit": circuit, **of}, circuit, {"model": self.model})
-            for circuit in self.circuits
+            Cell(cell_name(text), {"circuit": name, **own}, text, {"circuit": text, **of})
+            for text, name in called.items()
         ]
 
     def run(self, cell: Cell, worker: Worker) -> Record:
@@ -223,7 +222,7 @@ class SearchExperiment(SearchOptions, Experiment):
         begin = time.perf_counter()
         model = worker.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
         task = worker.task(self.task)
-        circuit = found_circuit(self, cell.labels["circuit"], model, task, worker)
+        circuit = found_circuit(self, cell["circuit"], model, task, worker)
         pools = draw_pools(
             task,
             model,

@@ -12,8 +12,10 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -51,6 +53,7 @@ from mechassay.results.records import Record, Selection, failure_of
 from mechassay.runs.cells import Cell
 from mechassay.runs.experiment import plan_of
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.names import circuit_labels
 from mechassay.runs.worker import Worker
 from mechassay.stats.bounds import PartialGrid
 from mechassay.stats.distribution import Field
@@ -66,10 +69,8 @@ def check_circuits(circuits: Sequence[str]) -> None:
     """
     if not circuits or len(set(circuits)) < len(circuits):
         raise BadUsage(f"Give one or more different circuits; got {', '.join(circuits) or 'none'}.")
-    called = [CircuitSpec.parse(text).called for text in circuits]
-    for name in called:
-        if called.count(name) > 1:
-            raise BadUsage(f"Two circuits are called {name!r}; rename the file of one.")
+    for text in circuits:
+        CircuitSpec.parse(text)
 
 
 ABOVE = (0.01, 0.1, 1.0, 5.0)
@@ -138,10 +139,14 @@ class AdversarialInputs:
             BadUsage: the folder holds results on other circuits of these names.
         """
         run = self.run
-        graph, truth = self.model.graph, partial(truth_circuit, run.model, run.ablation)
-        scores = self._scores()
+        about: dict[str, Any] = {
+            "truth": partial(truth_circuit, run.model, run.ablation),
+            "scores": self._scores(),
+        }
+        labels = circuit_labels(run.circuits)
         circuits = [
-            spec.find(graph, seed=run.seed, scores=scores, truth=truth) for spec in self.named
+            replace(spec.find(self.model.graph, seed=run.seed, **about), text=labels[spec.text])
+            for spec in self.named
         ]
         digest = hashlib.sha256()
         for circuit in circuits:

@@ -52,7 +52,7 @@ from mechassay.results.page import NOTHING, Report, Section, Text, TextTable
 from mechassay.results.records import Record, Table
 from mechassay.results.sections import checks_section, failed_checks, framed, run_section
 from mechassay.results.text import nats, plain_number, summary
-from mechassay.runs.cells import Cell, shown_model
+from mechassay.runs.cells import Cell
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.run import run
@@ -375,9 +375,8 @@ class PaperExperiment(PaperOptions, Experiment):
         return [
             Cell(
                 name,
-                {"run": name, "model": shown_model(experiment.model), "task": experiment.task},
+                {"run": name, "model": experiment.model, "task": experiment.task},
                 name.rpartition("-")[0],
-                {"model": experiment.model},
             )
             for name, experiment in self.experiments().items()
         ]

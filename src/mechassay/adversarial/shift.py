@@ -45,9 +45,10 @@ from mechassay.results.records import Measure, Record, Selection, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import failures_table, framed
 from mechassay.results.text import plain_number
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.identities import TASK, Source
+from mechassay.runs.names import circuit_labels
 from mechassay.runs.worker import Worker, made_by
 from mechassay.stats.intervals import (
     LEVEL,
@@ -277,10 +278,12 @@ class ShiftExperiment(ShiftOptions, Experiment):
         return {HOME: f"{SHIFTED}{NONE}" if own else self.task, **tasks}
 
     def cells(self) -> list[Cell]:
-        of = {"model": shown_model(self.model), "task": self.task}
+        of, labels = {"model": self.model, "task": self.task}, self.labels()
+        own = {axis: labels[axis, name] for axis, name in of.items()}
+        called = circuit_labels(self.circuits)
         return [
-            Cell(cell_name(text), {**of, "circuit": text}, "all", {"model": self.model})
-            for text in self.circuits
+            Cell(cell_name(text), {**own, "circuit": name}, "all", {**of, "circuit": text})
+            for text, name in called.items()
         ]
 
     def sources(self, cell: Cell) -> dict[str, Source]:
@@ -290,7 +293,7 @@ class ShiftExperiment(ShiftOptions, Experiment):
     def run(self, cell: Cell, worker: Worker) -> Record:
         model = worker.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
         task = worker.task(self.task)
-        circuit = found_circuit(self, cell.labels["circuit"], model, task, worker)
+        circuit = found_circuit(self, cell["circuit"], model, task, worker)
         random = Random(seed=self.seed).draw(model.graph).top(len(circuit.circuit))
         arms = [circuit.circuit, random, Circuit.empty(model.graph)]
         data: dict[str, Selection] = {}

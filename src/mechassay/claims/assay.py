@@ -61,10 +61,11 @@ from mechassay.results.page import Report
 from mechassay.results.reading import recomputed
 from mechassay.results.records import Record, Table
 from mechassay.results.report import write_page
-from mechassay.runs.cells import cell_name, shown_model
+from mechassay.runs.cells import cell_name
 from mechassay.runs.experiment import command_line
 from mechassay.runs.folder import read_run_file
 from mechassay.runs.identities import FILE
+from mechassay.runs.names import model_label
 from mechassay.runs.resuming import numbered
 from mechassay.runs.run import opened, run
 from mechassay.runs.worker import Worker
@@ -162,7 +163,7 @@ class Assay:
         model = about.get("model") or claims.claims[0].model
         text = json.dumps([asdict(settings), model, len(claims.claims)], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        base = Path("runs") / cell_name("-".join(("assay", shown_model(model), name, digest)))
+        base = Path("runs") / cell_name("-".join(("assay", model_label(model), name, digest)))
         others: list[tuple[Assay, list[str]]] = []
         assay = Assay(claims, base, settings, **about)
         while assay.folder.exists():

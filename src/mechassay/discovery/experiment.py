@@ -62,9 +62,10 @@ from mechassay.results.console import print_text
 from mechassay.results.page import Report
 from mechassay.results.records import Record
 from mechassay.results.report import write_page, write_tables
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment, command_line
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.names import file_labels
 from mechassay.runs.run import run
 from mechassay.runs.worker import Worker
 from mechassay.tasks import TASKS
@@ -83,6 +84,7 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "methods", "scores")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "models", with_truths(self.models))
         object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
         object.__setattr__(self, "methods", METHODS.full_names(self.methods))
@@ -172,12 +174,8 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
                 )
         for file in self.scores:
             load_ranked(file)
-        names = [name for name, _ in self.rankings()]
-        if not names:
+        if not self.rankings():
             raise BadUsage("Name a method or a score file: there is nothing to do.")
-        for name in names:
-            if names.count(name) > 1:
-                raise BadUsage(f"Two rankings are called {name!r}; rename the file of one.")
 
     def _kept_scores(self, method: str, folder: Path, cell: str) -> Path:
         """Return where the scores of a cell are: as given, or as its method found them.
@@ -186,7 +184,7 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
             method: the label of the cell's method.
             cell: its name.
         """
-        given = {ranked_name(file): Path(file) for file in self.scores}
+        given = {label: Path(path) for path, label in self._file_labels().items()}
         return given.get(method) or RunFolder(folder).scores_file(cell)
 
     def notes(self) -> Sequence[str]:
@@ -198,21 +196,36 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         return [*notes, f"Every method runs {1 + self.resamples} times: with {again} too."]
 
     def rankings(self) -> list[tuple[str, str]]:
-        """What is measured: the name of each method or score file, and how it was typed."""
-        # A method that is spelled in two ways, as with a default setting, is one method.
+        """Return what is measured: each method by its name, and as it was typed; each score file by
+        its label, and its path.
+        """
+        files = self._file_labels()
+        return [*self._methods().items(), *((label, path) for path, label in files.items())]
+
+    def _methods(self) -> dict[str, str]:
+        """Return the methods by name. A method that is spelled in two ways, as with a default
+        setting, is one method.
+        """
         typed = zip(self.typed_methods(), self.methods, strict=True)
-        methods = {method.name: text for method, text in typed}
-        files = dict.fromkeys((ranked_name(file), file) for file in self.scores)
-        return [*methods.items(), *files]
+        return {method.name: text for method, text in typed}
+
+    def _file_labels(self) -> dict[str, str]:
+        """Return the label of each score file or folder."""
+        return file_labels(self.scores, ranked_name, tuple(self._methods()))
 
     def cells(self) -> list[Cell]:
         ending = ".scores" if self.stage == "localize" else ""
+        labels = self.labels()
         return [
             Cell(
-                f"{group}/{cell_name(name)}{ending}",
-                {"method": name, "task": task, "model": shown_model(model)},
+                f"{group}/{cell_name(typed if typed in self.scores else name)}{ending}",
+                {
+                    "method": name,
+                    "task": labels.get(("task", task), task),
+                    "model": labels["model", model],
+                },
                 group,
-                {"method": typed, "model": model},
+                {"method": typed, "task": task, "model": model},
             )
             for model in self.models
             for task in tasks_of(model, self.tasks)

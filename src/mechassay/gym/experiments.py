@@ -53,9 +53,10 @@ from mechassay.interventions.site import ModelShape
 from mechassay.models.model import Model, check_dtype, untrained
 from mechassay.models.sources import AT, split_revision, training_step
 from mechassay.results.records import Record, Selection, Spec
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.identities import MODEL, TASK, Source
+from mechassay.runs.names import model_labels, task_labels
 from mechassay.runs.options import MANY, layers_of
 from mechassay.runs.worker import Worker, made_by
 from mechassay.variables.mib_submission import FEATURES_SHA256
@@ -137,6 +138,7 @@ class GymExperiment(_OnTasks, GymOptions, Experiment):
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "models", with_revisions(self.models, self.revisions))
         object.__setattr__(self, "revisions", ())
         training = {"steps": self.steps, "epochs": self.epochs, "lr": self.lr}
@@ -250,10 +252,11 @@ def with_revisions(models: Sequence[str], revisions: Sequence[str]) -> tuple[str
 
 def gym_cells(models: Sequence[str], tasks: Sequence[str]) -> list[Cell]:
     """A cell for each model and task."""
+    named, called = model_labels(models), task_labels(task_names(tasks))
     return [
         Cell(
             cell_name(model, task),
-            {"model": shown_model(model), "task": Path(task).stem},
+            {"model": named[model], "task": called[task]},
             model,
             {"model": model, "task": task},
         )
@@ -318,6 +321,7 @@ class GymCheckExperiment(_OnTasks, GymCheckOptions, Experiment):
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "models", with_revisions(self.models, self.revisions))
         object.__setattr__(self, "revisions", ())
 

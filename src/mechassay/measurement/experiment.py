@@ -44,7 +44,7 @@ from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Pair, Pairs
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Selection, Spec
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.worker import Worker, made_by
 from mechassay.tasks import TASKS
@@ -81,6 +81,7 @@ class MeasureExperiment(MeasureOptions, Experiment):
     typed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "models", with_truths(self.models))
         object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
         object.__setattr__(self, "methods", METHODS.full_names(self.methods))
@@ -149,12 +150,17 @@ class MeasureExperiment(MeasureOptions, Experiment):
         gauges = self.gauges()
         alone = {name: text for name, text in gauges.items() if not needs_task(text)}
         about_tasks = {name: text for name, text in gauges.items() if name not in alone}
+        labels = self.labels()
         return [
             Cell(
                 f"{group}/{cell_name(name)}",
-                {"metric": name, **about, "model": shown_model(model)},
+                {
+                    "metric": name,
+                    **{axis: labels.get((axis, task), task) for axis, task in about.items()},
+                    "model": labels["model", model],
+                },
                 group,
-                {"metric": text, "model": model},
+                {"metric": text, **about, "model": model},
             )
             for model in self.models
             for group, about, chosen in (
@@ -185,7 +191,7 @@ class MeasureExperiment(MeasureOptions, Experiment):
         return (MISSING, f"needs {', and '.join(missing)}") if missing else None
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        task = cell.labels.get("task")
+        task = cell["task"] if "task" in cell.labels else None
         inputs = worker.shared(
             "inputs", lambda: MeasureInputs(self, worker, cell["model"], task or "")
         )

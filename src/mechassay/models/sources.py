@@ -33,7 +33,7 @@ from mechassay.models.weight_files import (
     packaged_models,
 )
 from mechassay.utils.digests import DigestCache, FileState, states_of
-from mechassay.utils.files import no_folder
+from mechassay.utils.files import no_folder, relative_name
 
 AT = "@"
 UNTRAINED = "untrained:"
@@ -231,8 +231,39 @@ def _find_whole(source: str) -> Resolved | None:
                     " both with PEFT, and save what merge_and_unload() returns."
                 )
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
-        return Resolved("folder", path.name, str(path), own=True)
+        return Resolved("folder", cached_repository(path) or path.name, str(path), own=True)
     return Resolved("hub", source, source) if is_hub_id(source) else None
+
+
+def cached_repository(folder: Path) -> str:
+    """Return the repository of a commit's folder in a cache of the hub, such as "owner/name"; "" if
+    the folder is not in such a cache.
+    """
+    above = folder.parent.parent
+    if folder.parent.name != "snapshots" or not above.name.startswith("models--"):
+        return ""
+    return above.name.removeprefix("models--").replace("--", "/")
+
+
+def is_own(name: str) -> bool:
+    """Return whether the name of a model is the path of a folder or a file that exists, perhaps
+    with a revision.
+    """
+    model = split_revision(name.removeprefix(UNTRAINED))[0]
+    known = (packaged_models(), truth_names(), MADE_TRUTHS, gym_model_names())
+    is_known = any(model in names for names in known)
+    return bool(model) and not is_known and Path(model).expanduser().exists()
+
+
+def model_name(text: str) -> str:
+    """Return the name of a model: a path relative to the working directory with links resolved, or
+    the text itself if it names no path.
+    """
+    if not is_own(text):
+        return text
+    prefix = UNTRAINED if text.startswith(UNTRAINED) else ""
+    path, revision = split_revision(text.removeprefix(UNTRAINED))
+    return f"{prefix}{relative_name(path)}{f'{AT}{revision}' if revision else ''}"
 
 
 # The files of a source, by whose states digests are cached.

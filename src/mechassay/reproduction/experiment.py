@@ -59,10 +59,11 @@ from mechassay.results.measures import measure_texts
 from mechassay.results.page import Report
 from mechassay.results.records import Record, Spec, Table, provenance
 from mechassay.runs import costs
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.costs import Cost
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.identities import MODEL, Source
+from mechassay.runs.names import model_label
 from mechassay.runs.run import run
 from mechassay.runs.worker import Worker
 from mechassay.tasks import load_task
@@ -420,7 +421,7 @@ def _stand_in(wish: Wish) -> str:
     """The weights that run in place of the published ones, in words; "" if these run."""
     named = wish.value.of["model"]
     if wish.own:
-        return f"{shown_model(wish.source)} in place of {named}, on prompts of this package"
+        return f"{model_label(wish.source)} in place of {named}, on prompts of this package"
     # A folder of this name in the working directory comes before the hub.
     return "" if find_source(wish.source).kind == "hub" else f"the folder {wish.source}"
 

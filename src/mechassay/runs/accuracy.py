@@ -77,6 +77,7 @@ class AccuracyExperiment(Experiment):
     typed: ClassVar[Mapping[str, Any]] = MappingProxyType({"limit": 200})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         tasks = self.tasks or tuple(TASKS.names())
         object.__setattr__(self, "tasks", TASKS.full_names(tasks))
 

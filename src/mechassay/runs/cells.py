@@ -10,10 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechassay.models.sources import AT, UNTRAINED, split_revision
+from mechassay.runs.names import stored_names
 from mechassay.utils.display import Progress
 
 if TYPE_CHECKING:
@@ -30,14 +29,15 @@ LONGEST = 80
 class Cell:
     """One piece of work as plain values, which any process can read.
 
-    `cell["model"]` is a coordinate as it was typed. Models and tasks are loaded by it.
+    `cell["model"]` is the name of a coordinate. Models and tasks are loaded by it.
 
     Attributes:
         name: of its files, unique in the experiment; "group/name" is in a folder.
-        labels: the coordinates as records and tables have them: model, task, method.
+        labels: the coordinates as tables have them: model, task, method. The labels of models and
+            tasks are unique in the experiment.
         inputs: the name of the inputs. Cells with the same name share their inputs, and one worker
             measures them in order.
-        typed: the coordinates whose label differs from the typed text, such as the path of a model.
+        typed: the names of the coordinates whose label differs, such as the path of a model.
     """
 
     name: str
@@ -46,12 +46,20 @@ class Cell:
     typed: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, axis: str) -> str:
-        """Return a coordinate as it was typed.
+        """Return the name of a coordinate.
 
         Raises:
             KeyError: the cell has no such coordinate.
         """
         return self.typed[axis] if axis in self.typed else self.labels[axis]
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """The coordinates as records have them: they do not depend on the experiment's other models
+        and tasks.
+        """
+        own = {axis: self[axis] for axis in ("model", "task") if axis in self.labels}
+        return {**self.labels, **stored_names(own)}
 
     @property
     def digest(self) -> str:
@@ -106,13 +114,3 @@ def cell_name(*parts: str) -> str:
     if plain == name and len(plain) <= 2 * LONGEST:
         return name
     return f"{plain[-LONGEST:]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def shown_model(name: str) -> str:
-    """Return the label of a model: the name of a folder or file, with its revision."""
-    if name.startswith(UNTRAINED):
-        return UNTRAINED + shown_model(name.removeprefix(UNTRAINED))
-    model, revision = split_revision(name)
-    path = Path(model)
-    label = path.name if path.exists() else model
-    return f"{label}{AT}{revision}" if revision else label

@@ -83,7 +83,7 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
                 record = experiment.run(cell, worker)
                 about = {
                     "kind": experiment.kind,
-                    "cell": {**record.cell, **cell.labels},
+                    "cell": {**record.cell, **cell.stored},
                     "cell_digest": cell.digest,
                     "identities": worker.end(sources, states),
                     "spent": record.spent or {"seconds": round(time.perf_counter() - begin, 3)},
@@ -92,12 +92,12 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
                 worker.folder.save_record(cell.name, own)
             else:
                 kind, message = reason
-                names = dict(cell.labels)
-                failure = Failure(cell=names, error=kind, message=message, status="skipped")
+                about: dict[str, Any] = {"error": kind, "message": message, "status": "skipped"}
+                failure = Failure(cell=cell.stored, **about)
         except DiskFull:
             raise  # No cell could leave anything; the same command goes on once there is room.
         except Exception as error:
-            failure = failure_of(dict(cell.labels), error)
+            failure = failure_of(cell.stored, error)
         worker.folder.save_failure(cell.name, failure)
 
 

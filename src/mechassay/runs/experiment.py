@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, 
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.runs import CIRCUITS, EXPERIMENTS, FILES_IN
-from mechassay.runs.cells import LONGEST, Cell, Inputs, cell_name, shown_model
+from mechassay.runs.cells import LONGEST, Cell, Inputs, cell_name
 from mechassay.runs.identities import MODEL, TASK, Source, digest_of_seed
+from mechassay.runs.names import model_labels, names_of, task_labels
 from mechassay.runs.options import DEFINITIONS, Option, options_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from mechassay.tasks.task import Task
 
 PROGRAM = "mechassay"
+NAMED = ("models", "tasks", "gym tasks", CIRCUITS)
+"""What options name by paths that are made relative, see `Option.complete`."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -80,6 +83,14 @@ class Experiment:
     def __init_subclass__(cls) -> None:
         if "grows" not in vars(cls) and cls.cells is Experiment.cells:
             cls.grows = tuple(cls.axes.values())
+
+    def __post_init__(self) -> None:
+        """Put the names of models, tasks and circuits in the place of typed texts, each once. A
+        subclass that defines `__post_init__` calls this one first.
+        """
+        for field, about in options_of(self).items():
+            if about.complete in NAMED or (about.complete == "files" and field in self.grows):
+                object.__setattr__(self, field, names_of(getattr(self, field), about.complete))
 
     # What a kind of run defines.
 
@@ -146,18 +157,27 @@ class Experiment:
                 sources[name if len(paths) == 1 else f"{name} {number}"] = Source("file", path)
         return sources
 
+    def labels(self) -> dict[tuple[str, str], str]:
+        """Return the label of each model and task, by axis and name."""
+        labels: dict[tuple[str, str], str] = {}
+        for axis, of in ((MODEL, model_labels), (TASK, task_labels)):
+            own = getattr(self, f"{axis}s", None) or (getattr(self, axis, ""),)
+            labels |= {(axis, name): label for name, label in of(filter(None, own)).items()}
+        return labels
+
     def cells(self) -> list[Cell]:
         """Return the combinations of the axes' values; nothing is loaded. Cells of one model and
         task stand together.
         """
         cells: list[Cell] = []
+        labels = self.labels()
         for values in product(*(getattr(self, field) for field in self.axes.values())):
             at = dict(zip(self.axes, values, strict=True))
             group = cell_name(*(at[axis] for axis in ("model", "task") if axis in at))
             rest = [value for axis, value in at.items() if axis not in ("model", "task")]
-            labels = {axis: shown_model(x) if axis == "model" else x for axis, x in at.items()}
             name = f"{group}/{cell_name(*rest)}" if rest else group
-            cells.append(Cell(name, labels, group, at))
+            own = {axis: str(labels.get((axis, x), x)) for axis, x in at.items()}
+            cells.append(Cell(name, own, group, at))
         return cells
 
     def check(self, worker: Worker) -> None:
@@ -326,7 +346,8 @@ def default_folder(experiment: Any) -> Path:
     parts = [experiment.kind]
     for what in ("model", "task"):
         named = getattr(experiment, f"{what}s", ()) or (getattr(experiment, what, ""),)
-        first = shown_model(named[0]) if what == "model" else Path(named[0]).stem
+        label = _labels(named[:1], f"{what}s")[0]
+        first = label if what == "model" else Path(label).stem
         more = f"+{len(named) - 1}" if len(named) > 1 else ""
         parts += [f"{first}{more}"] if first else []
     name = re.sub(r"[^\w.+@-]+", "_", "-".join(parts)).lstrip(".")[-LONGEST:]
@@ -351,13 +372,15 @@ def settings_source(experiment: Any) -> Source:
 
 def _labels(value: Any, complete: str) -> Any:
     """Return the labels of models and files, and any other value as it is."""
+    if isinstance(value, str) and complete in ("models", "tasks", "gym tasks"):
+        return _labels((value,), complete)[0]
+    if isinstance(value, tuple) and complete in ("models", "tasks", "gym tasks"):
+        return list((model_labels if complete == "models" else task_labels)(value).values())
     if isinstance(value, tuple):
         return [_labels(one, complete) for one in value]
-    if complete == "models" and value:
-        return shown_model(value)
     if complete == CIRCUITS and value:
         return FILES_IN.load(CIRCUITS).name_in_results(value)
-    return Path(value).name if complete in ("files", "tasks", "gym tasks") and value else value
+    return Path(value).name if complete == "files" and value else value
 
 
 def experiment_of(plan: Mapping[str, Any], **changes: Any) -> Any:

@@ -224,8 +224,9 @@ class RunFolder:
         if record is None:
             return None
         wrong = ""
-        if not cell.labels.items() <= record.cell.items():
-            own, other = (", ".join(at.values()) for at in (cell.labels, record.cell))
+        has_names = cell.stored.items() <= record.cell.items()
+        if record.cell_digest != cell.digest and not has_names:
+            own, other = (", ".join(at.values()) for at in (cell.stored, record.cell))
             wrong = f"is the record of another cell ({other}, not {own})"
         elif self.kind not in ("", record.kind):
             wrong = f"is a record of the kind {record.kind} in a run of the kind {self.kind}"

@@ -18,13 +18,15 @@ from typing import Any
 from mechassay import errors
 from mechassay.errors import BadFile, BadUsage
 from mechassay.models.model import Model, check_device
-from mechassay.models.sources import check_sources
+from mechassay.models.sources import check_sources, model_name
 from mechassay.results.page import Report
 from mechassay.results.records import Failure, Record, failure_of
 from mechassay.runs.cells import Cell, by_inputs
 from mechassay.runs.executors import Executor, Here
 from mechassay.runs.experiment import default_folder
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.identities import MODEL, TASK
+from mechassay.runs.names import name_of
 from mechassay.runs.options import check_ranges
 from mechassay.runs.resuming import open_folder
 from mechassay.runs.worker import Worker
@@ -106,7 +108,9 @@ def opened(
     Raises:
         BadUsage, UnknownName: see `run`.
     """
-    names = {"models": frozenset(models or ()), "tasks": frozenset(tasks or ())}
+    models = {model_name(name): own for name, own in (models or {}).items()}
+    tasks = {name_of(name, "tasks"): own for name, own in (tasks or {}).items()}
+    names = {"models": frozenset(models), "tasks": frozenset(tasks)}
     known = {field.name for field in dataclasses.fields(experiment)}
     for what, given in names.items():
         asked = (
@@ -130,7 +134,7 @@ def opened(
         asked = getattr(experiment, "models", ()) or filter(
             None, (getattr(experiment, "model", ""),)
         )
-        check_sources(map(str, asked), models or ())
+        check_sources(map(str, asked), models)
     open_folder(experiment, worker, None if output is None else folder.path, load=load)
     folder = worker.folder
     for cell in worker.cells:
@@ -155,11 +159,24 @@ def read_report(folder: RunFolder, cells: Sequence[Cell]) -> Report:
         except BadFile as error:
             record, failure = None, failure_of(dict(cell.labels), error)
         if record is not None:
-            records[cell.name] = record
+            records[cell.name] = labelled(record, cell)
         elif failure is not None:
-            failures[cell.name] = failure
+            own = {**failure.cell, **cell.labels}
+            failures[cell.name] = failure.model_copy(update={"cell": own})
     names = [*records, *failures]
     return Report(list(records.values()), list(failures.values()), folder=folder.path, names=names)
+
+
+def labelled(record: Record, cell: Cell) -> Record:
+    """Return a record with the labels of its cell, which are unique in the run, as the names of its
+    model and task.
+    """
+    specs = {
+        role: spec.model_copy(update={"name": cell.labels[role]})
+        for role, spec in record.specs.items()
+        if role in (MODEL, TASK) and role in cell.labels and spec.name
+    }
+    return record.changed(cell={**record.cell, **cell.labels}, **specs)
 
 
 def part_of(cells: Sequence[Cell], part: str) -> list[list[Cell]]:

@@ -18,7 +18,7 @@ from mechassay.features.sae import SAE
 from mechassay.interventions.site import load_site
 from mechassay.models.model import Model, untrained
 from mechassay.results.records import Record
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.worker import Worker, made_by
 from mechassay.saes.activations import (
@@ -70,10 +70,11 @@ class SAEExperiment(SAEOptions, Experiment):
         )
 
     def cells(self) -> list[Cell]:
+        labels = self.labels()
         return [
             Cell(
                 cell_name(model, site),
-                {"model": shown_model(model), "site": site},
+                {"model": labels["model", model], "site": site},
                 model,
                 {"model": model},
             )

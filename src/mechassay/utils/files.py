@@ -275,6 +275,19 @@ class Problem:
     warning: bool = False
 
 
+def relative_name(path: str | Path) -> str:
+    """Return a path relative to the working directory, with links to folders resolved.
+
+    The last part of a file's path stays as it is, because the target of a link may have another
+    ending.
+    """
+    path = Path(path).expanduser().absolute()
+    real = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
+    with suppress(ValueError):  # On another drive there is no relative path.
+        real = Path(os.path.relpath(real, Path.cwd().resolve()))
+    return real.as_posix()
+
+
 def no_folder(path: str | Path) -> str:
     """Why a path cannot be read as a folder."""
     return "this is a file, not a folder" if Path(path).exists() else "there is no such folder"

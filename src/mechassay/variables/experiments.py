@@ -35,7 +35,7 @@ from mechassay.models.loading import resolve
 from mechassay.models.sources import find_source, with_truths
 from mechassay.prompts.part_rules import PartRule
 from mechassay.results.records import Record, Spec
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.identities import MODEL, TASK, Source
 from mechassay.runs.options import MANY, layers_of
@@ -66,6 +66,7 @@ class VariablesExperiment(VariablesOptions, Experiment):
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "variables", "featurizers")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "models", with_truths(self.models))
         object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
 
@@ -103,17 +104,18 @@ class VariablesExperiment(VariablesOptions, Experiment):
         return own_task_notes(self.models, self.tasks)
 
     def cells(self) -> list[Cell]:
+        labels = self.labels()
         return [
             Cell(
                 f"{group}/{cell_name(variable, featurizer)}",
                 {
-                    "model": shown_model(model),
-                    "task": task,
+                    "model": labels["model", model],
+                    "task": labels.get(("task", task), task),
                     "variable": variable,
                     "featurizer": featurizer,
                 },
                 group,
-                {"model": model},
+                {"model": model, "task": task},
             )
             for model in self.models
             for task in tasks_of(model, self.tasks)
@@ -167,7 +169,8 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
         every = given_alignments(folder)
         if len({alignment.model for alignment in every}) < 2:
             return every
-        return [alignment for alignment in every if alignment.model == shown_model(self.model)]
+        label = self.labels()["model", self.model]
+        return [alignment for alignment in every if alignment.model == label]
 
     def sources(self, cell: Cell) -> dict[str, Source]:
         own = {role: own for role, own in super().sources(cell).items() if role in (MODEL, TASK)}
@@ -198,11 +201,12 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
             names[key] = alignment.typed
 
     def cells(self) -> list[Cell]:
+        labels = self.labels()
         return [
             Cell(
                 f"{group}/{cell_name(alignment.variable, alignment.name)}",
                 {
-                    "model": shown_model(self.model),
+                    "model": labels["model", self.model],
                     "task": alignment.task,
                     "variable": alignment.variable,
                     "featurizer": alignment.name,

@@ -1,0 +1,162 @@
+"""Names and labels of the models, tasks and files of a run.
+
+A name stands in plan.json, in the names of cells and in records. The name of a path is the path
+relative to the working directory, with links resolved: `a/final` for `./a/final`. A record has a
+shorter name of a path outside the working directory, because records are published.
+
+A label is for display. It is unique among the labels of a result: the last parts of a path, as few
+as tell it from the others (`seed0/final`, `seed1/final`). A folder in a cache of the hub has the
+label of its repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from mechassay.models.sources import (
+    AT,
+    UNTRAINED,
+    cached_repository,
+    is_own,
+    model_name,
+    split_revision,
+)
+from mechassay.runs import CIRCUITS, FILES_IN
+from mechassay.utils.files import relative_name
+
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".yaml", ".yml")
+"""Endings of the files of tasks."""
+
+
+def name_of(text: str, complete: str) -> str:
+    """Return the name of a model, a task or a file, as an option has it.
+
+    Args:
+        complete: what the option names, see `Option.complete`.
+    """
+    if complete == "models":
+        return model_name(text)
+    path = text
+    if complete == CIRCUITS:
+        path = FILES_IN.load(CIRCUITS).path_in(text)
+    elif complete in ("tasks", "gym tasks") and not text.lower().endswith(ENDINGS):
+        return text
+    return f"{relative_name(path)}{text[len(path) :]}" if path and Path(path).exists() else text
+
+
+def names_of(value: Any, complete: str) -> Any:
+    """Return the names in an option's value; of a list, each name once."""
+    if isinstance(value, tuple):
+        return tuple(dict.fromkeys(names_of(one, complete) for one in value))
+    return name_of(value, complete) if isinstance(value, str) else value
+
+
+def labels_of(names: Iterable[str], forms: Callable[[str], list[str]]) -> dict[str, str]:
+    """Return a label for each name: the first form that no other name has at the same place.
+
+    Args:
+        forms: returns the forms of a name, the shortest first; the last one is unique.
+    """
+    every = {name: forms(name) for name in names}
+    return {
+        name: next(
+            (
+                text
+                for place, text in enumerate(own)
+                if all(
+                    text != other[min(place, len(other) - 1)]
+                    for other_name, other in every.items()
+                    if other_name != name
+                )
+            ),
+            name,
+        )
+        for name, own in every.items()
+    }
+
+
+def model_labels(names: Iterable[str]) -> dict[str, str]:
+    """Return the label of each model."""
+    return labels_of(names, _model_forms)
+
+
+def model_label(name: str) -> str:
+    """Return the label of a model in a result without other models."""
+    return model_labels([name])[name]
+
+
+def task_labels(names: Iterable[str]) -> dict[str, str]:
+    """Return the label of each task."""
+    return labels_of(names, _task_forms)
+
+
+def file_labels(
+    paths: Iterable[str], last: Callable[[str], str], others: Collection[str] = ()
+) -> dict[str, str]:
+    """Return the label of each file or folder.
+
+    Args:
+        last: returns the last part of a path as labels have it, such as without its ending.
+        others: further labels of the result.
+    """
+
+    def forms(path: str) -> list[str]:
+        if path in others:
+            return [path]
+        above = path_forms(str(PurePath(path).parent))
+        return [last(path), *(f"{folder}/{last(path)}" for folder in above), path]
+
+    labels = labels_of([*others, *paths], forms)
+    return {path: labels[path] for path in paths}
+
+
+def circuit_labels(texts: Iterable[str]) -> dict[str, str]:
+    """Return the label of each circuit: as it was typed, but with the label of its file."""
+    path_in = FILES_IN.load(CIRCUITS).path_in
+
+    def forms(text: str) -> list[str]:
+        path = path_in(text)
+        return [f"{form}{text[len(path) :]}" for form in path_forms(path)] if path else [text]
+
+    return labels_of(texts, forms)
+
+
+def stored_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Return names as records have them, by axis: of a path outside the working directory the last
+    two parts.
+    """
+    return {axis: _stored(name) for axis, name in names.items()}
+
+
+def _stored(name: str) -> str:
+    path = name.removeprefix(UNTRAINED)
+    prefix = name.removesuffix(path)
+    is_outside = PurePath(path).is_absolute() or PurePath(path).parts[:1] == ("..",)
+    return f"{prefix}{'/'.join(PurePath(path).parts[-2:])}" if is_outside else name
+
+
+def path_forms(path: str) -> list[str]:
+    """Return the last part of a path, its last two parts, and so on to the whole path."""
+    parts = PurePath(path).parts
+    forms = ["/".join(parts[-n:]) for n in range(1, len(parts))]
+    return [*forms, path]
+
+
+def _model_forms(name: str) -> list[str]:
+    if not is_own(name):
+        return [name]
+    text = name.removeprefix(UNTRAINED)
+    prefix = name.removesuffix(text)
+    path, revision = split_revision(text)
+    end = f"{AT}{revision}" if revision else ""
+    if repository := cached_repository(Path(path)):
+        forms = [repository, f"{repository}{AT}{PurePath(path).name[:7]}"]
+    else:
+        forms = path_forms(path)
+    return [*(f"{prefix}{form}{end}" for form in forms), name]
+
+
+def _task_forms(name: str) -> list[str]:
+    return path_forms(name) if name.lower().endswith(ENDINGS) else [name]
