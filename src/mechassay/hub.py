@@ -35,7 +35,7 @@ from mechassay.models.sources import is_hub_id, split_revision
 from mechassay.models.weight_files import cache_folder, quiet
 from mechassay.results.page import Report, TextTable
 from mechassay.results.reading import read_record
-from mechassay.results.records import Failure, Record
+from mechassay.results.records import IDENTITY, Failure, Record
 from mechassay.results.report import markdown_page
 from mechassay.utils.display import OneLine, counted, interval
 from mechassay.utils.files import kind_of, leads_out
@@ -239,7 +239,11 @@ def _card(repo: str, files: Mapping[str, Path], license: str) -> str:
     ]
     boards = _boards_of(files)
     kinds = {name: kind_of(file) for name, file in files.items() if file.suffix == ".safetensors"}
-    models = {split_revision(record.model.name)[0] for record in records.values()}
+    models = {
+        split_revision(record.model.name)[0]
+        for record in records.values()
+        if IDENTITY not in record.model.args  # A folder's path may look like a hub id.
+    }
     about = {
         "library_name": "mechassay",
         **({"license": license} if license else {}),

@@ -36,11 +36,11 @@ from mechassay.claims.rubric import JUDGED, RecordTest, Status
 from mechassay.errors import BadFile
 from mechassay.measurement.measurement import Measurement
 from mechassay.models.objectives import least_size
-from mechassay.models.sources import UNTRAINED
-from mechassay.prompts.rows import FILES
+from mechassay.models.sources import UNTRAINED, model_name
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Record
 from mechassay.runs.cells import cell_name
+from mechassay.runs.names import is_task_file, name_of, stored_name
 from mechassay.stats.distribution import SIDES
 from mechassay.stats.intervals import (
     LEVEL,
@@ -148,18 +148,13 @@ def spelled(ranking: str) -> str:
 
 
 def record_name(model: str) -> str:
-    """What records call a model that a claim names: a folder or a file by its own name."""
-    if model.startswith(UNTRAINED):
-        return UNTRAINED + record_name(model.removeprefix(UNTRAINED))
-    path = Path(model).expanduser()
-    if path.suffix.lower() == ".gguf":
-        return path.stem
-    return path.name if path.is_dir() else model
+    """Return the name by which records have a model that a claim names."""
+    return stored_name(model_name(model))
 
 
 def task_name(task: str) -> str:
-    """What records call a task that a claim names: without settings, a file by its own name."""
-    return Path(task).stem if task.lower().endswith(FILES) else task.partition(":")[0]
+    """Return the name by which records have a task that a claim names: without settings."""
+    return stored_name(name_of(task, "tasks")) if is_task_file(task) else task.partition(":")[0]
 
 
 @cache

@@ -14,7 +14,7 @@ from mechassay.errors import MechassayError, first_line, one_of
 from mechassay.models.devices import read_device_map
 from mechassay.results.console import standard_output
 from mechassay.results.page import Report
-from mechassay.results.report import alignment_lines
+from mechassay.results.report import alignment_lines, equal_content_lines
 from mechassay.results.sections import failed_checks
 from mechassay.runs import COSTS
 from mechassay.runs.cells import Cell, by_inputs
@@ -120,7 +120,7 @@ def show(experiment: Any, report: Report) -> None:
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
     experiment.show(report, standard_output())
-    for line in alignment_lines(report.records):
+    for line in (*equal_content_lines(report.records), *alignment_lines(report.records)):
         typer.echo(f"note: {line}", err=True)
     typer.echo(f"Report: {report.page}")
     failed = [failure for failure in report.failures if failure.status == "failed"]

@@ -264,14 +264,15 @@ class Candidates(NamedTuple):
             held[method] = own
             # The columns of the first kind come first; it alone says what a method costs.
             n_first = len(next(iter(kinds.values())))
-            parts = [part for part in (chosen_cma[:n_first], chosen_cma[n_first:]) if part]
-            cma[method] = tuple(float(np.mean(part)) for part in parts)
+            parts = [(columns[:n_first], chosen_cma[:n_first])]
+            parts += [(columns[n_first:], chosen_cma[n_first:])] if len(kinds) > 1 else []
+            cma[method] = tuple(_mean_of_models(*part) for part in parts)
             seconds[method] = float(np.median(costs[:n_first]))
         return cls(kinds, held, cma, seconds, n_others)
 
     def table(self) -> TextTable:
         """What the method to run is chosen by, the highest CMA first."""
-        kinds = [f"CMA, {counted(len(own), kind)}" for kind, own in self.columns.items()]
+        kinds = [f"CMA, {_counted_tasks(own, kind)}" for kind, own in self.columns.items()]
         mean = ["mean"] if len(kinds) > 1 else []
         rows = [
             (
@@ -290,6 +291,24 @@ class Candidates(NamedTuple):
         return TextTable.of(CHOSEN_BY, columns, rows, caption=caption)
 
 
+def _mean_of_models(columns: Sequence[ModelTask], values: Sequence[float]) -> float:
+    """Return the mean over models of the means over the tasks of each model; ground truths have a
+    task each and count as tasks.
+    """
+    truths, by_model = set(truth_names()), dict[str, list[float]]()
+    for column, value in zip(columns, values, strict=True):
+        by_model.setdefault("" if column.model in truths else column.model, []).append(value)
+    return float(np.mean([np.mean(own) for own in by_model.values()]))
+
+
+def _counted_tasks(columns: Sequence[ModelTask], kind: str) -> str:
+    """Return the number of tasks, and of the models, if several models have them."""
+    models, tasks = ({getattr(column, axis) for column in columns} for axis in ("model", "task"))
+    if kind != "task" or len(models) == 1:
+        return counted(len(columns), kind)
+    return f"{counted(len(tasks), kind)} on {counted(len(models), 'model')}"
+
+
 def _to_run(cells: MethodsByColumn, candidates: Candidates) -> str:
     """The method to run, chosen on validation pairs; what it costs, and where it is worse on test
     pairs. Where there are tasks on models and ground truths, each kind counts half: what a method
@@ -304,7 +323,7 @@ def _to_run(cells: MethodsByColumn, candidates: Candidates) -> str:
     close = [method for method in held if cma[method] >= cma[best] - CLOSE]
     least = min(cost[method] for method in close)
     chosen = max((m for m in close if cost[m] <= least + SHORT), key=lambda method: cma[method])
-    on = " and of ".join(counted(len(own), kind) for kind, own in kinds.items())
+    on = " and of ".join(_counted_tasks(own, kind) for kind, own in kinds.items())
     beside = [cells.chance(column, chosen, "cma") for column in columns]
     n_better, n_few = beside.count("better"), beside.count("few rankings")
     if not n_better + n_few:

@@ -121,6 +121,8 @@ class BoardPlace:
         differs: what tells it from other places of the same roles, in short.
         conditions: by which it differs from them, in full.
         examples_of: the task whose examples it has.
+        weights: the digest of the model's weights, if the model's name does not say which weights
+            it has.
     """
 
     roles: tuple[tuple[str, str], ...]
@@ -128,6 +130,7 @@ class BoardPlace:
     differs: str = ""
     conditions: str = ""
     examples_of: str = ""
+    weights: str = ""
 
     @property
     def kind(self) -> ModelKind:
@@ -199,7 +202,10 @@ class Board(OneLine):
                 [_conditions_of(under, cells) for under, cells in by_hash.items()]
             )
             places += [
-                BoardPlace(roles, under, short, full, cells[0].examples_of)
+                BoardPlace(
+                    *(roles, under, short, full, cells[0].examples_of),
+                    cells[0].conditions.get("weights", ""),
+                )
                 for (under, cells), (short, full) in zip(by_hash.items(), conditions, strict=True)
             ]
         return places
@@ -236,11 +242,12 @@ class Board(OneLine):
         if not kinds:
             return []
         every = kinds[one_of("kind of models", kind or next(iter(kinds)), kinds)]
-        best: dict[tuple[tuple[str, str], ...], tuple[int, BoardPlace]] = {}
+        best: dict[tuple[Any, str], tuple[int, BoardPlace]] = {}
         for place in every:
             n = sum(cell.origin == "recomputed" for cell in self._at_place(column, place))
-            if place.roles not in best or n > best[place.roles][0]:
-                best[place.roles] = n, place
+            key = place.roles, place.weights  # Two models may have one name.
+            if key not in best or n > best[key][0]:
+                best[key] = n, place
         chosen = [place for n, place in best.values() if n] or [p for _, p in best.values()]
         return [place for place in every if place in chosen]
 

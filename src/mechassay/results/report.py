@@ -110,7 +110,22 @@ def _about(records: Sequence[Record]) -> list[str]:
             "Which weights and files were measured is not known: records of an earlier version have"
             " no identities."
         )
-    return [*weights, *alignment_lines(records)]
+    return [*weights, *equal_content_lines(records), *alignment_lines(records)]
+
+
+def equal_content_lines(records: Sequence[Record]) -> list[str]:
+    """Name the models, and the tasks, that have equal content under different names."""
+    lines: list[str] = []
+    for role, what, parts in (("model", "weights", MODEL_PARTS), ("task", "pairs", ("content",))):
+        names: dict[tuple[str, ...], dict[str, None]] = {}
+        for record in records:
+            identity, name = record.identities.get(role, {}), record.cell.get(role, "")
+            if identity and name:
+                content = tuple(identity.get(part, "") for part in parts)
+                names.setdefault(content, {})[name] = None
+        for first, *others in map(list, names.values()):
+            lines += [f"{', '.join(others)}: the same {what} as {first}."] if others else []
+    return lines
 
 
 def alignment_lines(records: Sequence[Record]) -> list[str]:
@@ -189,6 +204,8 @@ def print_report(report: Report, console: Console | None = None, kind: str = "")
     print_tables(_page_of(report, kind).tables(report), console or standard_output())
 
 
+MODEL_PARTS = ("weights", "config", "tokenizer", "dtype")
+"""The digests of a model that are equal if the content is equal."""
 REPORT = "report.html"
 HEADINGS = (
     *("run", "kind", "model", "task", "method", "result"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from mechassay.runs.names import stored_names
+from mechassay.runs.names import stored_name
 from mechassay.utils.display import Progress
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Cell:
         """The coordinates as records have them: they do not depend on the experiment's other models
         and tasks.
         """
-        own = {axis: self[axis] for axis in ("model", "task") if axis in self.labels}
-        return {**self.labels, **stored_names(own)}
+        own = {axis: stored_name(self[axis]) for axis in ("model", "task") if axis in self.labels}
+        return {**self.labels, **own}
 
     @property
     def digest(self) -> str:

@@ -37,9 +37,11 @@ from mechassay.models.computing import Computing, chosen, computing
 from mechassay.models.replicas import start_worker
 from mechassay.results.records import IDENTITY, Failure, Record, failure_of
 from mechassay.runs.cells import Cell, by_inputs
+from mechassay.runs.equal_content import equal_record
 from mechassay.runs.experiment import settings_source
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.identities import MODEL
+from mechassay.runs.identities import MODEL, TASK
+from mechassay.runs.names import is_task_file
 from mechassay.runs.worker import Worker
 from mechassay.utils.display import SILENT
 
@@ -78,9 +80,10 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
         try:
             sources = {**experiment.sources(cell), "settings": settings_source(experiment)}
             states = worker.begin(sources.values())
-            reason = experiment.skip(cell, worker)
+            record = equal_record(experiment, cell, worker)
+            reason = None if record else experiment.skip(cell, worker)
             if reason is None:
-                record = experiment.run(cell, worker)
+                record = record or experiment.run(cell, worker)
                 about = {
                     "kind": experiment.kind,
                     "cell": {**record.cell, **cell.stored},
@@ -88,8 +91,7 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
                     "identities": worker.end(sources, states),
                     "spent": record.spent or {"seconds": round(time.perf_counter() - begin, 3)},
                 }
-                own = with_identity(record.changed(**about))
-                worker.folder.save_record(cell.name, own)
+                worker.folder.save_record(cell.name, _named(record.changed(**about)))
             else:
                 kind, message = reason
                 about: dict[str, Any] = {"error": kind, "message": message, "status": "skipped"}
@@ -101,15 +103,20 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
         worker.folder.save_failure(cell.name, failure)
 
 
-def with_identity(record: Record) -> Record:
-    """Return a record whose model has the digest of the weights that were measured, if the model
-    has a digest: a model in memory may differ from its files.
+def _named(record: Record) -> Record:
+    """Return a record whose model and task, if they are paths, have the names of the record's cell.
+    The model has the digest of the measured weights, because a model in memory may differ from its
+    files.
     """
-    spec, identity = record.specs.get(MODEL), record.identities.get(MODEL)
-    if spec is None or identity is None or IDENTITY not in spec.args:
-        return record
-    args = {**spec.args, IDENTITY: identity["weights"]}
-    return record.changed(model=spec.model_copy(update={"args": args}))
+    specs, identity = dict(record.specs), record.identities.get(MODEL)
+    model, task = specs.get(MODEL), specs.get(TASK)
+    if model is not None and identity is not None and IDENTITY in model.args:
+        args = {**model.args, IDENTITY: identity["weights"]}
+        name = record.cell.get(MODEL, model.name)
+        specs[MODEL] = model.model_copy(update={"name": name, "args": args})
+    if task is not None and is_task_file(record.cell.get(TASK, "")):
+        specs[TASK] = task.model_copy(update={"name": record.cell[TASK]})
+    return record.changed(**specs)
 
 
 class Here:

@@ -11,7 +11,7 @@ label of its repository.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -30,6 +30,11 @@ ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".yaml", ".yml")
 """Endings of the files of tasks."""
 
 
+def is_task_file(name: str) -> bool:
+    """Return whether the name of a task is the path of a file."""
+    return name.lower().endswith(ENDINGS)
+
+
 def name_of(text: str, complete: str) -> str:
     """Return the name of a model, a task or a file, as an option has it.
 
@@ -41,7 +46,7 @@ def name_of(text: str, complete: str) -> str:
     path = text
     if complete == CIRCUITS:
         path = FILES_IN.load(CIRCUITS).path_in(text)
-    elif complete in ("tasks", "gym tasks") and not text.lower().endswith(ENDINGS):
+    elif complete in ("tasks", "gym tasks") and not is_task_file(text):
         return text
     return f"{relative_name(path)}{text[len(path) :]}" if path and Path(path).exists() else text
 
@@ -123,16 +128,14 @@ def circuit_labels(texts: Iterable[str]) -> dict[str, str]:
     return labels_of(texts, forms)
 
 
-def stored_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Return names as records have them, by axis: of a path outside the working directory the last
-    two parts.
+def stored_name(name: str) -> str:
+    """Return the name of a model or a task as records have it: of a path outside the working
+    directory the last two parts, of a folder in a cache of the hub the repository.
     """
-    return {axis: _stored(name) for axis, name in names.items()}
-
-
-def _stored(name: str) -> str:
     path = name.removeprefix(UNTRAINED)
     prefix = name.removesuffix(path)
+    if repository := cached_repository(Path(path)):
+        return f"{prefix}{repository}"
     is_outside = PurePath(path).is_absolute() or PurePath(path).parts[:1] == ("..",)
     return f"{prefix}{'/'.join(PurePath(path).parts[-2:])}" if is_outside else name
 
@@ -159,4 +162,4 @@ def _model_forms(name: str) -> list[str]:
 
 
 def _task_forms(name: str) -> list[str]:
-    return path_forms(name) if name.lower().endswith(ENDINGS) else [name]
+    return path_forms(name) if is_task_file(name) else [name]

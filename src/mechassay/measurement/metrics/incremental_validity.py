@@ -151,7 +151,8 @@ def null(
 
 @dataclass(frozen=True)
 class IncrementalValidity(Gauge):
-    """Is a method better than the others, over the models and tasks of a run?
+    """Is a method better than the others, over the tasks of a run? Of several models, the mean of
+    each task over the models counts.
 
     Attributes:
         method: the one in question; the first of the records by default.
@@ -166,18 +167,25 @@ class IncrementalValidity(Gauge):
 
     def measure(self, inputs: GaugeInputs) -> Measurement:
         # The measure by model and task, then by method; undefined ones are left out.
-        table: dict[str, dict[str, float]] = {}
+        table: dict[tuple[str, str], dict[str, float]] = {}
         for record in inputs.records:
             value = record.value(self.measure_name)
             if np.isfinite(value):
-                row = table.setdefault(f"{record.model.name}, {record.task.name}", {})
+                row = table.setdefault((record.model.name, record.task.name), {})
                 row[record.method.name] = value
         methods = list(dict.fromkeys(name for row in table.values() for name in row))
         if len(methods) < 2:
             raise BadUsage(f"F08 compares two methods or more; the records have {len(methods)}.")
         method = one_of("method of the records", self.method or methods[0], methods)
-        tasks = [task for task, row in table.items() if len(row) == len(methods)]
-        results = {name: np.array([table[task][name] for task in tasks]) for name in methods}
+        whole = [at for at, row in table.items() if len(row) == len(methods)]
+        tasks = list(dict.fromkeys(task for _, task in whole))
+        # Two models are not two tasks: a task counts once, with the mean over its models.
+        results = {
+            name: np.array(
+                [np.mean([table[at][name] for at in whole if at[1] == task]) for task in tasks]
+            )
+            for name in methods
+        }
         baselines = {name: x for name, x in results.items() if name != method}
         return incremental(results[method], baselines, tasks)
 
