@@ -26,7 +26,7 @@ from mechassay.models.objectives import load_objective
 from mechassay.prompts.pairs import Pair, Pairs
 from mechassay.results.records import Record, Spec
 from mechassay.runs import options
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.identities import MODEL, TASK, Source
 from mechassay.runs.options import option
@@ -124,9 +124,8 @@ class HowManyExperiment(Experiment):
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         check_dtype(self.dtype)
         names = [method_name(METHODS.make(text)) for text in self.methods]
-        for what, typed in (("method", names), ("task", self.tasks)):
-            if repeated := [name for name in typed if typed.count(name) > 1]:
-                raise BadUsage(f"The {what} {repeated[0]} is named twice.")
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise BadUsage(f"The method {repeated[0]} is named twice.")
         if self.size <= 0 or (isinstance(self.size, float) and self.size > 1):
             raise BadUsage(
                 "A size is a number of edges, 1 or more, or a share of them, above 0 and at most"
@@ -150,10 +149,11 @@ class HowManyExperiment(Experiment):
         load_objective(self.objective or next(iter(objectives)))
 
     def cells(self) -> list[Cell]:
+        labels = self.labels()
         return [
             Cell(
                 f"{group}/{cell_name(name)}",
-                {"method": name, "task": ", ".join(self.tasks), "model": shown_model(model)},
+                {"method": name, "task": ", ".join(self.tasks), "model": labels["model", model]},
                 group,
                 {"method": text, "model": model},
             )

@@ -42,7 +42,7 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.results.records import Measure, Record, Selection, Spec, Table
 from mechassay.runs import options
-from mechassay.runs.cells import Cell, cell_name, shown_model
+from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.options import option
 from mechassay.runs.worker import Worker, made_by
@@ -167,9 +167,10 @@ class RobustExperiment(Experiment):
 
     def cells(self) -> list[Cell]:
         """Return a cell for each repeat."""
-        of = {"model": shown_model(self.model), "task": self.task, "method": self.method}
+        of, labels = {"model": self.model, "task": self.task}, self.labels()
+        own = {axis: labels[axis, name] for axis, name in of.items()} | {"method": self.method}
         names = [f"repeat-{number}" for number in range(self.repeats)]
-        return [Cell(name, {"repeat": name, **of}, name) for name in names]
+        return [Cell(name, {"repeat": name, **own}, name, of) for name in names]
 
     def run(self, cell: Cell, worker: Worker) -> Record:
         return _Repeat(self, cell, worker).record()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_the_page_says_what_is_not_told_apart_from_random_directions(
     assert len(table.rows) == 4 and "undefined" in table.rows[1].cells[-1]
     results = run(JOB, tmp_path / "run", progress=SILENT)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "Directions for small" in page and page.count("<svg") >= 2
+    assert "Directions for gym_small.yaml" in page and page.count("<svg") >= 2
     assert results.records[0].plot() is not None
     markdown = (tmp_path / "run" / "tables.md").read_text("utf-8")
     assert "whole vector" in markdown
@@ -257,7 +258,7 @@ def test_a_run_has_what_an_evaluation_has(tmp_path: Path) -> None:
     ]
     assert record.data["train"].kept == 16 and record.cell == {
         "model": "truth-ioi",
-        "task": "gym_small",
+        "task": "gym_small.yaml",
     }
     # What was found can be used again.
     files = sorted(path.name for path in (tmp_path / "features").rglob("*.safetensors"))
@@ -287,7 +288,7 @@ def test_the_page_and_its_tables(tmp_path: Path) -> None:
     assert page.count("<svg") == 3 and "As published (causalgym-2024)" in page
     assert results.records[0].plot() is not None
     markdown = (tmp_path / "tables.md").read_text("utf-8")
-    assert "small (which it does not do: accuracy 0.00" in markdown
+    assert "gym_small.yaml (which it does not do: accuracy 0.00" in markdown
     assert "As published (causalgym-2024)" in markdown
     assert "| difference of means | 0.00 |" in markdown and "| average" not in markdown
 
@@ -376,6 +377,7 @@ def test_revisions_are_models(folder: Path, task: str) -> None:
     experiment = GymExperiment(
         (str(folder),), (task,), revisions=("step0", "checkpoint-8", "step0")
     )
+    folder = Path(os.path.relpath(folder))
     assert (
         experiment.models == (f"{folder}@step0", f"{folder}@checkpoint-8")
         and experiment.revisions == ()
@@ -468,7 +470,7 @@ def test_accuracies_of_checkpoints(folder: Path, task: str, tmp_path: Path) -> N
     (table,) = GymCheckPage().tables(Report(one.records))
     assert table.headings[:5] == ("task", "family", "sentences", "dropped", "planted@checkpoint-8")
     row = table.rows[0]
-    assert row.cells[:4] == ("planted", "agreement", "12", "0") and row.kind == ""
+    assert row.cells[:4] == ("planted.yaml", "agreement", "12", "0") and row.kind == ""
     assert row.cells[4].startswith("1.00 [") and row.cells[5] == "many 1.00, one 1.00"
     assert one.records[0].values is not None and one.records[0].n == 12
     other = run(

@@ -146,7 +146,6 @@ def test_one_template_is_no_comparison(two: Two, folder: Path, tmp_path: Path) -
         ({"size": 1.5}, "got 1.5"),
         ({"most_kinds": 17}, "between 16 kinds at most; got 17"),
         ({"methods": ("eap", "eap")}, "The method eap is named twice"),
-        ({"tasks": ("ioi", "ioi")}, "The task ioi is named twice"),
         ({"tasks": ("ioi", "docstring"), "over": "template"}, "leave out --over template"),
         ({"tasks": ("ioi", "greater-than")}, "name one for all with --objective"),
     ],

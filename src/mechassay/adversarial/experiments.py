@@ -74,7 +74,7 @@ class AdversarialExperiment(AdversarialOptions, Experiment):
         fields = tuple(name for text in self.same for name in parse_same(text))
         filled = {
             "task": TASKS.full_name(self.task),
-            "circuits": tuple(map(CircuitSpec.full_text, self.circuits)),
+            "circuits": tuple(dict.fromkeys(map(CircuitSpec.full_text, self.circuits))),
             "design": self.design or ("matched" if self.enumerate_all else "grid"),
             "n_corrupted": self.n_clean if self.n_corrupted is None else self.n_corrupted,
             "same": fields,

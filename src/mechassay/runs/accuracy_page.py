@@ -230,7 +230,8 @@ def _tasks(records: Sequence[Record]) -> dict[str, list[Record]]:
         changed = [f"{key}={args[key]}" for key in usual if args.get(key)]
         for key, own in (("words", OWN), ("labels", "strict")):
             changed += [f"{key}={args[key]}"] if args.get(key, own) != own else []
-        name = record.task.name + (f" ({', '.join(changed)})" if changed else "")
+        name = record.task.name
+        name += f" ({', '.join(changed)})" if changed and ":" not in name else ""
         groups.setdefault(name, []).append(record)
     return groups
 

@@ -30,7 +30,7 @@ def equal_record(experiment: Any, cell: Cell, worker: Worker) -> Record | None:
     Args:
         worker: loads the model of this cell if its digests are not cached.
     """
-    others = [x for x in experiment.cells() if _may_be_equal(x, cell)]
+    others = [x for x in worker.cells or experiment.cells() if _may_be_equal(x, cell)]
     measured = [x for x in others if worker.folder.record_file(x.name).is_file()]
     if not measured:
         return None

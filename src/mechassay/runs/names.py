@@ -83,8 +83,10 @@ def labels_of(names: Iterable[str], forms: Callable[[str], list[str]]) -> dict[s
 
 
 def model_labels(names: Iterable[str]) -> dict[str, str]:
-    """Return the label of each model."""
-    return labels_of(names, _model_forms)
+    """Return the label of each model. Revisions of one model share the label of its path."""
+    parts = {name: _parts(name) for name in names}
+    paths = labels_of(dict.fromkeys(path for _, path, _ in parts.values()), _model_forms)
+    return {name: f"{before}{paths[path]}{after}" for name, (before, path, after) in parts.items()}
 
 
 def model_label(name: str) -> str:
@@ -120,24 +122,20 @@ def file_labels(
 def circuit_labels(texts: Iterable[str]) -> dict[str, str]:
     """Return the label of each circuit: as it was typed, but with the label of its file."""
     path_in = FILES_IN.load(CIRCUITS).path_in
-
-    def forms(text: str) -> list[str]:
-        path = path_in(text)
-        return [f"{form}{text[len(path) :]}" for form in path_forms(path)] if path else [text]
-
-    return labels_of(texts, forms)
+    paths = {text: path_in(text) for text in texts}
+    labels = labels_of(dict.fromkeys(filter(None, paths.values())), path_forms)
+    return {text: f"{labels.get(path, '')}{text[len(path) :]}" for text, path in paths.items()}
 
 
 def stored_name(name: str) -> str:
     """Return the name of a model or a task as records have it: of a path outside the working
     directory the last two parts, of a folder in a cache of the hub the repository.
     """
-    path = name.removeprefix(UNTRAINED)
-    prefix = name.removesuffix(path)
-    if repository := cached_repository(Path(path)):
-        return f"{prefix}{repository}"
+    before, path, after = _parts(name)
     is_outside = PurePath(path).is_absolute() or PurePath(path).parts[:1] == ("..",)
-    return f"{prefix}{'/'.join(PurePath(path).parts[-2:])}" if is_outside else name
+    outside = "/".join(PurePath(path).parts[-2:])
+    short = cached_repository(Path(path)) or (outside if is_outside else path)
+    return f"{before}{short}{after}"
 
 
 def path_forms(path: str) -> list[str]:
@@ -147,18 +145,19 @@ def path_forms(path: str) -> list[str]:
     return [*forms, path]
 
 
-def _model_forms(name: str) -> list[str]:
-    if not is_own(name):
-        return [name]
+def _parts(name: str) -> tuple[str, str, str]:
+    """Return the model's name between what stands before it (`untrained:`) and its revision."""
     text = name.removeprefix(UNTRAINED)
-    prefix = name.removesuffix(text)
     path, revision = split_revision(text)
-    end = f"{AT}{revision}" if revision else ""
+    return name.removesuffix(text), path, f"{AT}{revision}" if revision else ""
+
+
+def _model_forms(path: str) -> list[str]:
+    if not is_own(path):
+        return [path]
     if repository := cached_repository(Path(path)):
-        forms = [repository, f"{repository}{AT}{PurePath(path).name[:7]}"]
-    else:
-        forms = path_forms(path)
-    return [*(f"{prefix}{form}{end}" for form in forms), name]
+        return [repository, f"{repository}{AT}{PurePath(path).name[:7]}", path]
+    return path_forms(path)
 
 
 def _task_forms(name: str) -> list[str]:

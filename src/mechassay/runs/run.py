@@ -26,7 +26,7 @@ from mechassay.runs.executors import Executor, Here
 from mechassay.runs.experiment import default_folder
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.identities import MODEL, TASK
-from mechassay.runs.names import name_of
+from mechassay.runs.names import is_task_file, name_of
 from mechassay.runs.options import check_ranges
 from mechassay.runs.resuming import open_folder
 from mechassay.runs.worker import Worker
@@ -169,13 +169,13 @@ def read_report(folder: RunFolder, cells: Sequence[Cell]) -> Report:
 
 def labelled(record: Record, cell: Cell) -> Record:
     """Return a record with the labels of its cell, which are unique in the run, as the names of its
-    model and task.
+    model and task. A task of this package keeps its name, unless its label has settings.
     """
-    specs = {
-        role: spec.model_copy(update={"name": cell.labels[role]})
-        for role, spec in record.specs.items()
-        if role in (MODEL, TASK) and role in cell.labels and spec.name
-    }
+    specs, task = dict(record.specs), cell.labels.get(TASK, "")
+    if MODEL in specs and MODEL in cell.labels:
+        specs[MODEL] = specs[MODEL].model_copy(update={"name": cell.labels[MODEL]})
+    if TASK in specs and (is_task_file(task) or task.partition(":")[0] == specs[TASK].name):
+        specs[TASK] = specs[TASK].model_copy(update={"name": task})
     return record.changed(cell={**record.cell, **cell.labels}, **specs)
 
 
