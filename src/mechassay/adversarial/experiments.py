@@ -21,7 +21,7 @@ import math
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from rich.console import Console
@@ -278,6 +278,7 @@ class SearchExperiment(SearchOptions, Experiment):
         return Record(
             kind=SEARCH_KIND,
             cell={**cell.labels, "model": model.name, "method": circuit.text},
+            found_in=dict(circuit.found_in),
             specs={
                 "model": model.spec(n_edges=model.graph.n_edges),
                 "task": Spec(name=task.name, version=task.version, args=settings_of(task)),
@@ -331,7 +332,8 @@ def found_circuit(
         method = METHODS.make(spec.name)
         scores[spec.name] = method.score(model, batch, objective, progress=worker.progress)
     truth = partial(truth_circuit, experiment.model, "counterfactual")
-    return spec.find(model.graph, seed=experiment.seed, scores=scores, truth=truth)
+    about: dict[str, Any] = {"seed": experiment.seed, "scores": scores, "truth": truth}
+    return spec.find_in(model, transfer=experiment.transfer, **about)
 
 
 def _tables(result: SearchResult) -> list[Table]:

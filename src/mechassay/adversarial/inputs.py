@@ -12,7 +12,6 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -145,7 +144,13 @@ class AdversarialInputs:
         }
         labels = circuit_labels(run.circuits)
         circuits = [
-            replace(spec.find(self.model.graph, seed=run.seed, **about), text=labels[spec.text])
+            spec.find_in(
+                self.model,
+                transfer=run.transfer,
+                label=labels[spec.text],
+                seed=run.seed,
+                **about,
+            )
             for spec in self.named
         ]
         digest = hashlib.sha256()

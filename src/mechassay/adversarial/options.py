@@ -94,6 +94,7 @@ class AdversarialOptions:
     pairing: Annotated[str, options.PAIRING] = "matched"
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
+    transfer: Annotated[bool, options.TRANSFER] = False
     seed: Annotated[int, options.SEED] = 0
     worst: Annotated[
         int, option("How many of the worst pairs to show, each run again by itself.")
@@ -159,6 +160,7 @@ class SearchOptions:
     pairing: Annotated[str, options.PAIRING] = "matched"
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
+    transfer: Annotated[bool, options.TRANSFER] = False
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = "adversarial-search"
@@ -196,6 +198,7 @@ class ShiftOptions:
     pairing: Annotated[str, options.PAIRING] = "matched"
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
+    transfer: Annotated[bool, options.TRANSFER] = False
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = "adversarial-shift"

@@ -264,6 +264,7 @@ class RecordMaker:
         return Record(
             kind=KIND,
             cell={"model": model.name, "task": self.inputs.task.name, "method": circuit.text},
+            found_in=dict(circuit.found_in),
             specs={
                 "model": model.spec(n_edges=model.graph.n_edges),
                 "task": Spec(

@@ -335,6 +335,7 @@ class ShiftExperiment(ShiftOptions, Experiment):
             },
             made_by(model, self.seed, data[HOME].hash),
             data=data,
+            found_in=dict(circuit.found_in),
         )
 
 

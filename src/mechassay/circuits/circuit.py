@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from torch import Tensor
 from mechassay.circuits.drawing import LEAST_SHARE, Drawing, DrawnScores, draw_circuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
 from mechassay.models.graph import Graph
+from mechassay.models.origin import origin_in
 from mechassay.utils.display import OneLine, Tabular, html_facts
 from mechassay.utils.files import check_ending, read_tensors, write_tensors
 
@@ -59,6 +60,18 @@ def graph_of(path: Path, header: Mapping[str, Any], what: str, graph: Graph | No
             f" ({graph.n_edges} edges)."
         )
     return stored
+
+
+def provenance_in(path: Path, header: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the provenance in the header of a file.
+
+    Raises:
+        BadFile: it is no JSON object.
+    """
+    provenance = header.get("provenance", {})
+    if not isinstance(provenance, dict):
+        raise BadFile(f"{path}: the provenance of the {what} is no JSON object.")
+    return provenance
 
 
 def edge_ends(graph: Graph, places: Tensor) -> dict[str, list[str]]:
@@ -95,11 +108,14 @@ class Circuit(OneLine, Tabular):
         edges: True at edges of the circuit; never True where the graph has no edge.
         neurons: True at dimensions of a writer's output that its edges carry; None where they carry
             whole writers. An edge whose writer has no neuron in carries nothing.
+        provenance: the model in which the circuit was found, see `models.origin`; empty if that is
+            not known.
     """
 
     graph: Graph
     edges: Bool[Tensor, "writers readers"]
     neurons: Bool[Tensor, "writers d_model"] | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_mask("edges", self.edges, (self.graph.n_writers, self.graph.n_readers))
@@ -239,7 +255,8 @@ class Circuit(OneLine, Tabular):
                     f"{sign} is of whole edges; {circuit!r} carries some neurons of its writers"
                     " alone."
                 )
-        return Circuit(self.graph, join(self.edges, other.edges))
+        about = self.provenance if self.provenance == other.provenance else {}
+        return Circuit(self.graph, join(self.edges, other.edges), provenance=about)
 
     def save(self, path: str | Path) -> None:
         """Write the circuit as safetensors with a JSON header; atomic.
@@ -248,7 +265,8 @@ class Circuit(OneLine, Tabular):
             BadUsage: a path of another ending; `GraphFile.write` writes those of EAP-IG and MIB.
         """
         neurons = {} if self.neurons is None else {"neurons": self.neurons}
-        header = {"kind": "circuit", **graph_header(self.graph)}
+        about = {"provenance": dict(self.provenance)} if self.provenance else {}
+        header = {"kind": "circuit", **graph_header(self.graph), **about}
         write_tensors(check_ending(path, ".safetensors"), {"edges": self.edges, **neurons}, header)
 
     @staticmethod
@@ -264,7 +282,8 @@ class Circuit(OneLine, Tabular):
         if "edges" not in tensors:
             raise BadFile(f"{path}: the file of the circuit has no edges.")
         try:
-            return Circuit(stored, tensors["edges"], tensors.get("neurons"))
+            about = provenance_in(Path(path), header, "circuit")
+            return Circuit(stored, tensors["edges"], tensors.get("neurons"), origin_in(about))
         except (GraphMismatch, BadUsage) as error:
             raise type(error)(f"{path}: {error}") from None
 
@@ -297,7 +316,7 @@ class Circuit(OneLine, Tabular):
         edges, neurons = self.graph.carrying(self.edges, self.neurons), self.neurons
         if neurons is not None:
             neurons = neurons & edges.any(dim=1)[:, None]
-        return Circuit(self.graph, edges, neurons)
+        return Circuit(self.graph, edges, neurons, self.provenance)
 
     def live(self) -> Bool[Tensor, "writers"]:
         """Writers on some path from `input` to `logits` within the circuit."""

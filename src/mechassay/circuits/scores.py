@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -35,9 +35,11 @@ from mechassay.circuits.circuit import (
     fits,
     graph_header,
     graph_of,
+    provenance_in,
 )
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName, one_of
 from mechassay.models.graph import Graph
+from mechassay.models.origin import origin_in
 from mechassay.utils.display import NOTEBOOK_ROWS, OneLine, Tabular, html_facts, html_table, signed
 from mechassay.utils.files import check_ending, read_tensors, write_tensors
 
@@ -234,7 +236,11 @@ class UnitScores(OneLine, ABC, Tabular):
             n: a number of units, or a fraction of all of them as a float.
             by: "value" (signed; MIB uses it for CPR) or "magnitude" (for CMD).
         """
-        return self._circuit(self._chosen(self.ranking(by)[: self.size(n)]))
+        return self._found(self._chosen(self.ranking(by)[: self.size(n)]))
+
+    def _found(self, chosen: Tensor) -> Circuit:
+        """The circuit of some units, with the model in which it was found."""
+        return replace(self._circuit(chosen), provenance=origin_in(self.provenance))
 
     def _chosen(self, flat: np.ndarray) -> Bool[Tensor, "writers *dims"]:
         mask = torch.zeros(self.values.numel(), dtype=torch.bool)
@@ -275,9 +281,7 @@ class UnitScores(OneLine, ABC, Tabular):
                 f"{path}: the scores are {values.dtype} with {values.ndim} axes; expected floats"
                 f" with {n_axes}."
             )
-        provenance = header.get("provenance", {})
-        if not isinstance(provenance, dict):
-            raise BadFile(f"{path}: the provenance of the scores is no JSON object.")
+        provenance = provenance_in(Path(path), header, "scores")
         try:
             return cls(stored, values.float(), provenance)
         except (GraphMismatch, NonFinite) as error:
@@ -332,13 +336,13 @@ class EdgeScores(UnitScores):
         taken = np.zeros(len(flat), dtype=bool)
         taken[first] = True
         rest = by_magnitude[~taken[by_magnitude]][: n_edges - len(first)]
-        return self._circuit(self._chosen(np.concatenate((first, rest))))
+        return self._found(self._chosen(np.concatenate((first, rest))))
 
     def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
         """Grow n edges from the logits: the best edge into a node that is in (MIB, E.1)."""
         one_of("ranking", by, get_args(By))
         grown = np.fromiter(islice(self._growth(by), self.size(n)), dtype=np.int64)
-        return self._circuit(self._chosen(grown))
+        return self._found(self._chosen(grown))
 
     def greedy_order(self, by: By = "value") -> np.ndarray:
         """Flat indices of the edges that the greedy circuit reaches, in order."""
@@ -411,7 +415,7 @@ class _WriterScores(UnitScores):
         if allowed < 0:
             return Circuit.empty(self.graph)
         n = int(np.searchsorted(np.cumsum(costs[ranked // width]), allowed, side="right"))
-        return self._circuit(self._chosen(ranked[:n]))
+        return self._found(self._chosen(ranked[:n]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -39,6 +39,7 @@ from mechassay.circuits.scores import By, EdgeScores, Scores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of
 from mechassay.models.graph import Graph
 from mechassay.models.objectives import least_size
+from mechassay.models.origin import DIGESTS, NAME
 from mechassay.stats.intervals import (
     BootstrapEstimate,
     Interval,
@@ -467,7 +468,22 @@ class CircuitSeries(OneLine):
                 f"{with_scores[0]}: holds scores and no circuit: no edge is in its graph."
             )
         names = tuple(path.name for path in paths)
-        return CircuitSeries(circuits[0].graph, tuple(circuits), {"source": folder.name}, names)
+        about = {"source": folder.name, **_common_origin(folder, circuits)}
+        return CircuitSeries(circuits[0].graph, tuple(circuits), about, names)
+
+
+def _common_origin(folder: Path, circuits: Sequence[Circuit]) -> Mapping[str, Any]:
+    """Return the model in which circuits were found; nothing if no file says it.
+
+    Raises:
+        BadFile: they were found in several models.
+    """
+    origins = [circuit.provenance for circuit in circuits if circuit.provenance]
+    several = next((x for x in origins if x.get(DIGESTS) != origins[0].get(DIGESTS)), None)
+    if several is not None:
+        names = " and ".join(str(x.get(NAME)) for x in (origins[0], several))
+        raise BadFile(f"{folder}: has circuits of several models ({names}).")
+    return origins[0] if origins else {}
 
 
 CIRCUIT_ENDINGS = (".safetensors", *ENDINGS)

@@ -12,10 +12,11 @@ import typer
 from mechassay.cli.names import ENGINES
 from mechassay.errors import MechassayError, first_line, one_of
 from mechassay.models.devices import read_device_map
-from mechassay.results.console import standard_output
+from mechassay.results.console import print_text, standard_output
 from mechassay.results.page import Report
-from mechassay.results.report import alignment_lines, equal_content_lines
+from mechassay.results.report import notes_on
 from mechassay.results.sections import failed_checks
+from mechassay.results.text import transfers
 from mechassay.runs import COSTS
 from mechassay.runs.cells import Cell, by_inputs
 from mechassay.runs.executors import Executor, Here, Processes, Ray
@@ -119,8 +120,10 @@ def show(experiment: Any, report: Report) -> None:
     wrong = [(record, text) for record in report.records for text in failed_checks(record)]
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
+    for text in transfers(report.records):
+        print_text(text, standard_output())
     experiment.show(report, standard_output())
-    for line in (*equal_content_lines(report.records), *alignment_lines(report.records)):
+    for line in notes_on(report.records):
         typer.echo(f"note: {line}", err=True)
     typer.echo(f"Report: {report.page}")
     failed = [failure for failure in report.failures if failure.status == "failed"]

@@ -260,7 +260,7 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         inputs: CircuitInputs = worker.inputs(self, cell)
         scores = inputs.ranking(cell)
         if self.stage == "all":
-            return inputs.measured(cell, scores)
+            return inputs.measured(cell, scores).changed(found_in=inputs.found_in(cell))
         if isinstance(scores, CircuitSeries):
             raise BadUsage(f"{cell.labels['method']} are circuits: there is nothing to localize.")
         return inputs.localized(cell, scores)

@@ -65,6 +65,7 @@ from mechassay.models.forward import Constants
 from mechassay.models.memory import kept_run_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
+from mechassay.models.origin import accepted, found_in
 from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, PairTokens, Record, Spec, Table, Values
@@ -138,13 +139,18 @@ def constructed(scores: Ranked, construction: Construction) -> Ranked:
 
 @dataclass(frozen=True, eq=False)
 class CircuitInputs:
-    """One model on one task: the pairs, controls and constants that its cells share."""
+    """One model on one task: the pairs, controls and constants that its cells share.
+
+    Attributes:
+        found: what `found_in` returns of score files, by the names of their cells.
+    """
 
     experiment: CircuitsOptions
     worker: Worker
     model_name: str
     task_name: str
     group: str = ""
+    found: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def model(self) -> Model:
@@ -332,7 +338,7 @@ class CircuitInputs:
         """
         typed, construction = cell["method"], self.experiment.construction
         if typed in self.experiment.scores:
-            scores = load_ranked(typed, self.model.graph)
+            scores = self._given(cell)
         else:
             scores = self.scores_of(cell)
         if construction == "faithful":
@@ -341,6 +347,24 @@ class CircuitInputs:
             in_parts = PartScores.load(self.parts_file(cell), scores)
             return in_parts.ordered(construction, seed=self.experiment.seed)
         return constructed(scores, construction)
+
+    def _given(self, cell: Cell) -> Ranked:
+        """Return the scores or circuits of a file, whose model is compared with the run's.
+
+        Raises:
+            BadFile, GraphMismatch: see `ranking`.
+            BadUsage: they were found in another model, and no transfer is asked for.
+        """
+        scores = load_ranked(cell["method"], self.model.graph)
+        what, transfer = f"scores {cell.labels['method']}", self.experiment.transfer
+        self.found[cell.name] = found_in(what, scores.provenance, self.model, transfer=transfer)
+        return dataclasses.replace(scores, provenance=accepted(scores.provenance))
+
+    def found_in(self, cell: Cell) -> dict[str, str]:
+        """Return the models in which the measured scores and the known circuit of a file were
+        found, if these are other models or are not known. Call it after `ranking`.
+        """
+        return {**self.found.get(cell.name, {}), **self.known_found_in}
 
     def faithful(self, cell: Cell, scores: Ranked) -> CircuitSeries:
         """Circuits of mixtures of positive and large edges, chosen on the validation pairs.
@@ -686,6 +710,20 @@ class CircuitInputs:
             note for chosen in record.data.values() for note in chosen.notes.values()
         )
         return record.changed(warnings=[*record.warnings, *notes])
+
+    @cached_property
+    def known_found_in(self) -> dict[str, str]:
+        """The model of the known circuit of a file, as `found_in`.
+
+        Raises:
+            BadUsage: see `found_in`.
+        """
+        file = self.experiment.known
+        if not file or not self.known:
+            return {}
+        about = self.known[self.experiment.ablation].provenance
+        what = f"known circuit {Path(file).name}"
+        return found_in(what, about, self.model, transfer=self.experiment.transfer)
 
     @cached_property
     def circuit_is_known(self) -> bool:

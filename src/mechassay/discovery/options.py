@@ -103,6 +103,7 @@ class CircuitsOptions:
     ] = True
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
+    transfer: Annotated[bool, options.TRANSFER] = False
     seed: Annotated[int, options.SEED] = 0
     private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
     max_minutes: Annotated[

@@ -45,6 +45,7 @@ from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
+from mechassay.models.origin import origin_of
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
@@ -407,7 +408,7 @@ def provenance_of(
         "finder": finder.name,
         "finder_version": finder.version,
         "settings": asdict(cast(Any, finder)),
-        "model": model.name,
+        **origin_of(model),
         "n_examples": len(batch),
         "n_sites": len(sites),
         "data_hash": batch.content_hash,

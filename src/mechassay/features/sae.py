@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -38,6 +38,7 @@ from mechassay.errors import BadFile, BadUsage, first_line, one_of
 from mechassay.features.featurizer import Features, Featurizer, Values
 from mechassay.interventions.site import SiteLike, load_site
 from mechassay.models.decoder import at_least_fp32
+from mechassay.models.origin import DIGESTS, NAME
 from mechassay.models.weight_files import load_archive
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import read_json, write_bytes, write_text
@@ -65,6 +66,7 @@ class SAE(OneLine, Featurizer):
         hook: what it was trained on, as `resid.12`, or another project's name; "" where that is
             not known.
         model: which model it was trained on, in the words of its file.
+        identity: the digests of that model, see `models.origin`; empty if they are not known.
         mean_free: whether the mean of a value's numbers is taken from it first, and added to what
             is decoded: it was trained in a LayerNorm model whose writing weights were centred.
         first: the first token of a text that it was trained on.
@@ -87,6 +89,7 @@ class SAE(OneLine, Featurizer):
     normalization: Normalization = "none"
     hook: str = ""
     model: str = ""
+    identity: Mapping[str, str] = field(default_factory=dict)
     mean_free: bool = False
     first: int = 0
 
@@ -129,6 +132,11 @@ class SAE(OneLine, Featurizer):
     def decoder(self) -> Float[Tensor, "k d"] | None:
         """The matrix by which features change values; None where that depends on the value."""
         return self.w_dec if self.normalization == "none" else None
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """The model that it was trained on, as `models.origin` reads it."""
+        return {NAME: self.model, DIGESTS: self.identity}
 
     def repr_fields(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"d": self.d_in, "n_features": self.n_features}
@@ -413,6 +421,7 @@ def read_saelens(folder: Path, norm_scale: float | None = None) -> SAE:
         normalization=normalization,
         hook=hook,
         model=str(about.get("model_name") or ""),
+        identity=_identity_in(about),
         mean_free=_mean_free(path, about.get("model_from_pretrained_kwargs"), hook),
         first=_first_token(path, about),
     )
@@ -761,6 +770,7 @@ def save_sae(
     for name in ("threshold", "b_gate", "r_mag"):
         if getattr(sae, name) is not None:
             arrays[name] = getattr(sae, name)
+    kept = {**(provenance or {}), **({DIGESTS: dict(sae.identity)} if sae.identity else {})}
     metadata = {
         "sae_lens_version": LAYOUT,
         "model_name": sae.model or None,
@@ -769,7 +779,7 @@ def save_sae(
         **({} if at is None else {"site": at.foreign or str(at).partition("@")[0]}),
         "model_from_pretrained_kwargs": {"center_writing_weights": sae.mean_free},
         "seqpos_slice": [sae.first, None],
-        **({"mechassay": dict(provenance)} if provenance else {}),
+        **({"mechassay": kept} if kept else {}),
     }
     config = {
         "architecture": "standard" if sae.activation == "relu" else sae.activation,
@@ -797,5 +807,16 @@ def provenance_of(folder: str | Path) -> dict[str, Any]:
         BadFile: there is no readable cfg.json.
     """
     about = read_json(Path(folder) / "cfg.json").get("metadata")
-    kept = about.get("mechassay") if isinstance(about, dict) else None
+    return _kept_in(about) if isinstance(about, dict) else {}
+
+
+def _kept_in(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `save_sae` keeps in the metadata of a configuration."""
+    kept = metadata.get("mechassay")
     return dict(kept) if isinstance(kept, dict) else {}
+
+
+def _identity_in(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digests of the model that an SAE was trained on; empty if they are not there."""
+    digests = _kept_in(metadata).get(DIGESTS)
+    return {str(k): str(v) for k, v in digests.items()} if isinstance(digests, dict) else {}

@@ -51,6 +51,7 @@ from mechassay.gym.task_accuracy import accuracy
 from mechassay.gym.task_odds import ORIGINAL, TaskOdds
 from mechassay.interventions.site import ModelShape
 from mechassay.models.model import Model, check_dtype, untrained
+from mechassay.models.origin import found_in
 from mechassay.models.sources import AT, split_revision, training_step
 from mechassay.results.records import Record, Selection, Spec
 from mechassay.runs.cells import Cell, cell_name
@@ -418,6 +419,14 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
         (given,) = (directions for directions in self.given if directions.typed == typed)
         model = worker.model(cell["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
         given_directions(given.folder, self._task.tested, ModelShape.of(model), model.name)
+        found = {
+            what: where
+            for fits in given.fits().values()
+            for fit in fits
+            for what, where in found_in(
+                f"directions {given.method}", fit.provenance, model, transfer=self.transfer
+            ).items()
+        }
         limits = dict(zip(SPLITS, (self.validation_limit, self.test_limit), strict=True))
         pairs = {
             split: at_most(self._task, model, split, size, self.seed)
@@ -454,7 +463,7 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
         warnings = [*record.warnings, *_warnings(record, given.method, k)]
         if given.has_control:
             warnings.append(GIVEN_CONTROL)
-        return record.changed(warnings=warnings)
+        return record.changed(warnings=warnings, found_in=found)
 
 
 def _warnings(record: Record, method: str, k: int) -> Iterator[str]:

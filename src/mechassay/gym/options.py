@@ -157,6 +157,7 @@ class DirectionsOptions:
     ] = 100
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
+    transfer: Annotated[bool, options.TRANSFER] = False
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = "directions"

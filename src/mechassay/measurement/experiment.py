@@ -25,7 +25,7 @@ from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage
-from mechassay.features.sae import load_sae
+from mechassay.features.sae import SAE, load_sae
 from mechassay.features.sae_releases import is_release, sae_of_site
 from mechassay.interventions.site import load_site
 from mechassay.measurement.gauges import ALL_GAUGES, all_gauges, gauge_name, metric_of
@@ -39,6 +39,7 @@ from mechassay.measurement.metric import (
 )
 from mechassay.measurement.options import MeasureOptions
 from mechassay.models.model import Model
+from mechassay.models.origin import found_in
 from mechassay.models.sources import with_truths
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Pair, Pairs
@@ -202,10 +203,13 @@ class MeasureExperiment(MeasureOptions, Experiment):
         specs, data = inputs.named(gauge.needs, pairs, cell["metric"])
         specs["method"] = Spec(name=gauge.id, version=gauge.version, args=dataclasses.asdict(gauge))
         specs["metric"] = Spec(name="" if pairs is None else given.objective.name)
+        used = inputs.used(gauge.needs, cell["metric"])
+        found = {what: x for name in used for what, x in inputs.found.get(name, {}).items()}
         return measurement.record(
             specs,
             made_by(inputs.model, self.seed, data["test"].hash if data else ""),
             data=data,
+            found_in=found,
         )
 
     def size(self, id: str) -> int:
@@ -241,12 +245,15 @@ class MeasureInputs:
 
     Attributes:
         task_name: "" for metrics that are about no task.
+        found: the models in which given inputs were found, if these are other models or are not
+            known, by the name of the input.
     """
 
     experiment: MeasureExperiment
     worker: Worker
     model_name: str
     task_name: str
+    found: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def model(self) -> Model:
@@ -319,11 +326,32 @@ class MeasureInputs:
         if not experiment.sae:
             return self.trainer.train(seed=experiment.seed).sae
         site = load_site(self.site)
-        return (
+        sae = (
             load_sae(experiment.sae)
             if Path(experiment.sae).exists()
             else sae_of_site(experiment.sae, site)
         )
+        self._compare("sae", {experiment.sae: sae})
+        return sae
+
+    @cached_property
+    def other_saes(self) -> tuple[SAE, ...]:
+        """The other dictionaries of the site."""
+        saes = {file: load_sae(file) for file in self.experiment.other_saes}
+        self._compare("other sae", saes)
+        return tuple(saes.values())
+
+    def _compare(self, name: str, saes: Mapping[str, SAE]) -> None:
+        """Compare the models of dictionaries with this one.
+
+        Raises:
+            BadUsage: a dictionary of another model, and no transfer is asked for.
+        """
+        transfer = self.experiment.transfer
+        for file, sae in saes.items():
+            what = f"dictionary {Path(file).name}"
+            own = found_in(what, sae.provenance, self.model, transfer=transfer)
+            self.found.setdefault(name, {}).update(own)
 
     @cached_property
     def circuit(self) -> Circuit:
@@ -332,12 +360,14 @@ class MeasureInputs:
         held = (
             {spec.name: self.ranked(self.task_name, spec.name)} if spec.kind == "method" else None
         )
-        circuit = spec.find(
-            self.model.graph,
+        circuit = spec.find_in(
+            self.model,
+            transfer=self.experiment.transfer,
             seed=self.experiment.seed,
             scores=held,
             truth=lambda: truth_circuit(self.model_name, ABLATION),
         )
+        self.found["circuit"] = dict(circuit.found_in)
         return circuit.circuit
 
     def ranked(self, task: str, method: str) -> EdgeScores:
@@ -404,12 +434,17 @@ class MeasureInputs:
             raise BadFile(f"{self.experiment.records}: the folder has no records of a run.")
         return [read_record(file) for file in files]
 
+    def used(self, needs: Sequence[str], metric: str) -> set[str]:
+        """Return the names of the inputs that a metric uses."""
+        given = self.experiment.given(self.model_name, metric)
+        return {name for need in needs for name in need.split("|") if name in given}
+
     def named(
         self, needs: Sequence[str], pairs: Pairs | None, metric: str
     ) -> tuple[dict[str, Spec], dict[str, Selection]]:
         """What took part in a metric: by role, and the pairs or values that it was measured on."""
         experiment, given = self.experiment, self.experiment.given(self.model_name, metric)
-        used = {name for need in needs for name in need.split("|") if name in given}
+        used = self.used(needs, metric)
         specs: dict[str, Spec] = {"model": self.model.spec()}
         data: dict[str, Selection] = {}
         if "texts" in used:
@@ -547,7 +582,7 @@ RUN_INPUTS: Mapping[str, RunInput] = {
     ),
     "other sae": RunInput(
         lambda asked: asked.experiment.other_saes,
-        lambda inputs, _: tuple(map(load_sae, inputs.experiment.other_saes)),
+        lambda inputs, _: inputs.other_saes,
         lambda inputs: inputs.other_sae_spec(),
     ),
     "texts": RunInput(

@@ -30,7 +30,7 @@ from mechassay.models.devices import (
 from mechassay.models.families import decode
 from mechassay.models.forward import Trace, trace
 from mechassay.models.graph import Graph
-from mechassay.models.identity import ModelIdentity
+from mechassay.models.identity import ModelIdentity, tensor_versions
 from mechassay.models.loading import with_drawn_weights
 from mechassay.models.quantised import check_quantisation, shape_of, tensors_of
 from mechassay.models.replicas import Replicas
@@ -105,6 +105,13 @@ class Model(OneLine):
     def identity(self) -> ModelIdentity:
         """The digests of weights, configuration and tokenizer as they are now, hashed anew."""
         return ModelIdentity.of(self.hf, self.tokenizer)
+
+    @property
+    def known_identity(self) -> ModelIdentity:
+        """The digests, hashed again only if a tensor was replaced or written to. A change through
+        `Tensor.data` is not noticed.
+        """
+        return self.watch.identity(self.hf, lambda: self.identity)
 
     def repr_fields(self) -> dict[str, Any]:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
@@ -460,7 +467,9 @@ def load_model(
         names = f"{', '.join(unused[:3])}{', ...' if unused[3:] else ''}"
         notes.append(f"{counted(len(unused), 'tensor')} of its files not used ({names})")
     about = {"is_own": resolved.own, "checkpoint": "; ".join(notes)}
-    return replace(model, files=own_files, loaded=_identity(model, own_files), **about)
+    loaded = _identity(model, own_files)
+    model.watch.hashed = tensor_versions(hf), loaded
+    return replace(model, files=own_files, loaded=loaded, **about)
 
 
 def _identity(model: Model, files: SourceFiles | None) -> ModelIdentity:

@@ -41,6 +41,7 @@ from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.devices import main_device
 from mechassay.models.families import FAMILIES, MISREAD, unlike_llama
 from mechassay.models.forward import Trace, trace
+from mechassay.models.identity import ModelIdentity, tensor_versions
 from mechassay.models.weight_files import UNREADABLE, quiet
 from mechassay.utils.display import OneLine
 
@@ -428,10 +429,20 @@ def check_adapters(name: str, hf: nn.Module) -> None:
 
 
 class Watch:
-    """Notices hooks, modules and autocast that came to a model after its check."""
+    """Notices hooks, modules and autocast that came to a model after its check, and tensors that
+    were replaced or written to after they were hashed.
+    """
 
     def __init__(self) -> None:
         self.checked: tuple[object, ...] | None = None
+        self.hashed: tuple[tuple[object, ...], ModelIdentity] | None = None
+
+    def identity(self, hf: nn.Module, make: Callable[[], ModelIdentity]) -> ModelIdentity:
+        """Return the digests of a model, made anew if a tensor changed by its version counter."""
+        versions = tensor_versions(hf)
+        if self.hashed is None or self.hashed[0] != versions:
+            self.hashed = versions, make()
+        return self.hashed[1]
 
     def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
         return Watch, ()  # Modules of a copy, or in another process, are others.

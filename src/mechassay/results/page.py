@@ -420,14 +420,17 @@ class Report(OneLine, Tabular):
     @property
     def answers(self) -> list[str]:
         """The sentences that the page begins with; none if there is no record."""
-        from mechassay.results.records import page_of  # Only people who look at it need it.
+        # Only people who look at it need these.
+        from mechassay.results.records import page_of
+        from mechassay.results.text import transfers
 
         kinds = dict.fromkeys(record.kind for record in self.records)
-        return [
+        answers = [
             sentence
             for kind in kinds
             for sentence in page_of(kind).answers([r for r in self.records if r.kind == kind])
         ]
+        return [*transfers(self.records), *answers]
 
     def __str__(self) -> str:
         """Return the first answer, or why there is none, and where the page is."""

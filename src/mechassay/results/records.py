@@ -413,6 +413,8 @@ class Record(Stored):
         cell_digest: digest of the cell's name in its run.
         identities: digests of the model, the task and the files, by role (`runs.identities`).
             Without identities the measured content is not known.
+        found_in: scores, circuits, features or dictionaries that were found in another model, with
+            that model; "" if the model is not known (`models.origin`).
         specs: what took part, by its role: model, task, method, metric, and whatever else.
         spent: what it took: seconds, memory.
         data: what was chosen, by role: the train and the test pairs.
@@ -425,6 +427,7 @@ class Record(Stored):
     cell: dict[str, str] = Field(default_factory=dict)
     cell_digest: str = ""
     identities: dict[str, dict[str, str]] = Field(default_factory=dict)
+    found_in: dict[str, str] = Field(default_factory=dict)
     specs: dict[str, Spec]
     measures: list[Measure]
     tables: list[Table] = Field(default_factory=list)

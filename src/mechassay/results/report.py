@@ -55,7 +55,7 @@ from mechassay.results.sections import (
     measures_table,
     tables_section,
 )
-from mechassay.results.text import measure_text
+from mechassay.results.text import measure_text, transfers, unknown_models
 from mechassay.utils.display import counted, number
 from mechassay.utils.files import csv_text, no_folder, write_text
 
@@ -64,6 +64,16 @@ def _page_of(report: Report, kind: str) -> Page:
     """Return the page of a kind; if none is given, the page of the records' kind or of any kind."""
     kinds = {kind} if kind else {record.kind for record in report.records}
     return page_of(kinds.pop() if len(kinds) == 1 else "")
+
+
+def _sections(report: Report, kind: str) -> list[Section]:
+    """Return the sections of a report's page, which begins with the models of a transfer."""
+    sections = _page_of(report, kind).sections(report)
+    texts = [Text(text, "verdict") for text in transfers(report.records)]
+    if not texts or not sections or sections[0].title:
+        return [Section("", tuple(texts)), *sections] if texts else sections
+    first, *others = sections
+    return [replace(first, blocks=(*texts, *first.blocks)), *others]
 
 
 def write_page(
@@ -80,8 +90,7 @@ def write_page(
     Returns:
         The path.
     """
-    page = _page_of(report, kind)
-    sections = page.sections(report)
+    page, sections = _page_of(report, kind), _sections(report, kind)
     if command:
         again = Fold("The command that makes this run again", (Command(command),))
         # At the end of the first section, or in one of its own if that has a title.
@@ -110,7 +119,14 @@ def _about(records: Sequence[Record]) -> list[str]:
             "Which weights and files were measured is not known: records of an earlier version have"
             " no identities."
         )
-    return [*weights, *equal_content_lines(records), *alignment_lines(records)]
+    return [*weights, *notes_on(records)]
+
+
+def notes_on(records: Sequence[Record]) -> list[str]:
+    """Return notes on the content of all records: models that are not known, equal content, and how
+    answers are compared.
+    """
+    return [*unknown_models(records), *equal_content_lines(records), *alignment_lines(records)]
 
 
 def equal_content_lines(records: Sequence[Record]) -> list[str]:
@@ -143,7 +159,7 @@ def alignment_lines(records: Sequence[Record]) -> list[str]:
 def markdown_page(report: Report, kind: str = "") -> str:
     """The words and tables of the page as Markdown; its first sentence is the answer."""
     lines = [line for text in _about(report.records) for line in (text, "")]
-    return "\n".join([markdown(_page_of(report, kind).sections(report)), *lines])
+    return "\n".join([markdown(_sections(report, kind)), *lines])
 
 
 def write_tables(path: Path, report: Report, kind: str = "") -> None:

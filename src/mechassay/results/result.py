@@ -62,6 +62,8 @@ class RecordContents(TypedDict, total=False):
     """What a result says of its record; the rest is how it came about."""
 
     cell: dict[str, str]
+    identities: Mapping[str, dict[str, str]]
+    found_in: Mapping[str, str]
     specs: Mapping[str, Spec]
     measures: Sequence[Measure]
     tables: Sequence[Table]

@@ -171,6 +171,11 @@ def seed_of(what: str) -> Option:
 
 SEED = seed_of("the task's examples and of the bootstrap")
 PRIVATE_SEED = option("Seed of the private split; never stored.", role="secret")
+TRANSFER = option(
+    "Measure scores, circuits, features and dictionaries that were found in another model; the"
+    " headline names both models.",
+    "--transfer",
+)
 BOS = option(
     "Prepend BOS to every prompt if the tokenizer does not (as TransformerLens does for GPT-2)."
 )

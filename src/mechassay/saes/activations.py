@@ -47,6 +47,7 @@ from mechassay.errors import (
 )
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.forward import Place, forward
+from mechassay.models.identity import ModelIdentity
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.weight_files import cache_folder, pip_download, require_sha256
@@ -319,14 +320,14 @@ class ActivationStore(OneLine):
     """Values of one site, on disk.
 
     Attributes:
-        model: the name of the model that they are of; `weights` is the key of its identity.
+        model, identity: of the model that they are of.
         documents: their names.
         dropped: documents that are shorter than a window.
     """
 
     folder: Path
     model: str
-    weights: str
+    identity: ModelIdentity
     site: Site
     corpus: str
     corpus_hash: str
@@ -413,7 +414,7 @@ class ActivationStore(OneLine):
             store = ActivationStore(
                 folder,
                 stored["model"],
-                stored["weights"],
+                ModelIdentity(**stored["identity"]),
                 load_site(stored["site"]),
                 stored["corpus"],
                 stored["corpus_hash"],
@@ -461,10 +462,10 @@ def store_activations(
     settings = settings or StoreSettings()
     at = load_site(site).at("all").check(model)
     check_documents(corpus)
-    weights = model.identity.key
+    identity = model.identity
     about: dict[str, Any] = {
         "model": model.name,
-        "weights": weights,
+        "weights": identity.key,
         "site": str(at),
         "corpus": corpus.name,
         "corpus_hash": corpus.hash,
@@ -482,13 +483,13 @@ def store_activations(
             "split": split.to(torch.uint8),
         }
         write_tensors(target / "windows.safetensors", tensors, {"kind": KIND, "key": key})
-        stored = {**about, "documents": names, "dropped": dropped}
+        stored = {**about, "identity": identity.as_dict(), "documents": names, "dropped": dropped}
         write_text(target / "store.json", json.dumps(stored, indent=1) + "\n")
     stored = read_json(target / "store.json")
     store = ActivationStore(
         target,
         model.name,
-        weights,
+        identity,
         at,
         corpus.name,
         corpus.hash,

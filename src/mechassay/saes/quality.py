@@ -187,7 +187,7 @@ def check_dictionary(model: Model, sae: SAE, store: ActivationStore) -> None:
     width = store.site.width(model.decoder)
     if sae.d_in != width:
         raise BadUsage(f"This SAE reads values of {sae.d_in} numbers; {store.site} has {width}.")
-    if model.identity.key != store.weights:
+    if model.identity.key != store.identity.key:
         raise BadUsage(f"{store.folder} has activations of {store.model}, not of this model.")
 
 

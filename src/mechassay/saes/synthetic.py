@@ -38,6 +38,7 @@ from torch import Tensor
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
+from mechassay.models.identity import ModelIdentity
 from mechassay.saes.activations import SHARD, ActivationStore, StoreSettings
 from mechassay.saes.feature_matching import matched_rows, permuted_sae, random_sae, unit_rows
 from mechassay.saes.training import TrainedSAE
@@ -213,8 +214,10 @@ class PlantedStore(ActivationStore):
         held = {"tokens": tokens, "document": torch.arange(documents), "split": split}
         names = tuple(f"planted-{number}" for number in range(documents))
         held["values"] = values
+        # Planted values are of no model.
+        none = ModelIdentity(weights=key, rounded=key, dtype="float32", config="", tokenizer="")
         return PlantedStore(
-            Path(key), "planted", key, SITE, "planted", key, about, names, held=held
+            Path(key), "planted", none, SITE, "planted", key, about, names, held=held
         )
 
     @cached_property

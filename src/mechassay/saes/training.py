@@ -238,7 +238,7 @@ def train_sae(
         "store": store.key,
         "corpus": store.corpus,
         "corpus_hash": store.corpus_hash,
-        "weights": store.weights,
+        "weights": store.identity.key,
         "values": n,
         "values_seen": settings.steps * settings.batch_size,
         "scale": scale,
@@ -336,6 +336,7 @@ def _folded(learner: Learner, mean: Tensor, scale: float, store: ActivationStore
         centred=True,
         hook=str(store.site).partition("@")[0],
         model=store.model,
+        identity=store.identity.as_dict(),
         first=store.settings.drop,
     )
 

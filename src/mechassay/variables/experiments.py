@@ -32,6 +32,7 @@ from mechassay.features.das import DAS, BoundlessDAS
 from mechassay.features.dbm import DBM
 from mechassay.interventions.site import ALL
 from mechassay.models.loading import resolve
+from mechassay.models.origin import found_in
 from mechassay.models.sources import find_source, with_truths
 from mechassay.prompts.part_rules import PartRule
 from mechassay.results.records import Record, Spec
@@ -221,10 +222,13 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
     def run(self, cell: Cell, worker: Worker) -> Record:
         typed = cell["features"]
         (given,) = (alignment for alignment in self.given if alignment.typed == typed)
-        read = given.read(self._inputs(cell, worker, False).model)
+        model = self._inputs(cell, worker, False).model
+        read = given.read(model)
+        what = f"features {cell.labels['featurizer']}"
+        found = found_in(what, read.fit.provenance, model, transfer=self.transfer)
         # Sites at all tokens need prompts of equally many, which leaves out others.
         inputs = self._inputs(cell, worker, any(site.position == ALL for site in read.fit.sites))
-        return self._record(given, read, inputs, cell)
+        return self._record(given, read, inputs, cell).changed(found_in=found)
 
     def _inputs(self, cell: Cell, worker: Worker, at_all: bool) -> VariableInputs:
         """Return the inputs of one task, as a search for its variables loads them."""

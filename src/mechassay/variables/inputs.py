@@ -12,7 +12,9 @@ examples; both stay in `heads/`.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from mechassay.causal_models.hypothesis import Hypothesis, defaults_of, distinguish, hypotheses
@@ -20,10 +22,12 @@ from mechassay.causal_models.ioi import LogitDifference
 from mechassay.causal_models.true_sites import KNOWN_SITES
 from mechassay.errors import MechassayError, one_of
 from mechassay.features.probes import FullVector
+from mechassay.features.sae import SAE
 from mechassay.features.sae_releases import sae_of_site
 from mechassay.interventions.names import PARTS
 from mechassay.interventions.site import ALL, Site, load_site, sites
 from mechassay.models.model import Model, untrained
+from mechassay.models.origin import found_in
 from mechassay.prompts.pairs import Examples
 from mechassay.results.records import Record, Selection, Spec
 from mechassay.runs.cells import Cell
@@ -85,11 +89,14 @@ class VariableInputs:
     Attributes:
         experiment, worker: of the run.
         cell: any of the cells.
+        found: the models in which dictionaries were found, if these are other models or are not
+            known.
     """
 
     experiment: VariablesOptions
     worker: Worker
     cell: Cell
+    found: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     _made: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def _once(self, name: str, make: Any) -> Any:
@@ -115,7 +122,7 @@ class VariableInputs:
 
     @property
     def task(self) -> Task:
-        return self.worker.task(self.cell.labels["task"])
+        return self.worker.task(self.cell["task"])
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -169,7 +176,7 @@ class VariableInputs:
 
     def hypothesis(self, variable: str) -> Hypothesis:
         """The causal model and its variable that a name stands for."""
-        return variables_of(self.experiment, self.cell.labels["task"])[variable]
+        return variables_of(self.experiment, self.cell["task"])[variable]
 
     @property
     def positions(self) -> tuple[str, ...]:
@@ -274,7 +281,21 @@ class VariableInputs:
             },
             made_by(model, experiment.seed, chosen["test"].hash),
             data=chosen,
+            found_in=dict(self.found) if featurizer == "dbm+sae" else {},
         )
+
+    def _saes(self, places: Sequence[Site]) -> dict[Site, SAE]:
+        """Return the dictionary of each site, whose model is compared with the run's.
+
+        Raises:
+            BadUsage: a dictionary of another model, and no transfer is asked for.
+        """
+        source, transfer = self.experiment.saes, self.experiment.transfer
+        saes = {site: sae_of_site(source, site) for site in places}
+        for site, sae in saes.items():
+            what = f"dictionary {Path(source).name} of {site}"
+            self.found |= found_in(what, sae.provenance, self.model, transfer=transfer)
+        return saes
 
     def _at_sites(self, cell: Cell, variable: str, featurizer: str) -> Localization:
         experiment, model = self.experiment, self.model
@@ -290,9 +311,7 @@ class VariableInputs:
             featurizer,
             settings=self.settings,
             ks=experiment.ks or ks,
-            saes={site: sae_of_site(experiment.saes, site) for site in places}
-            if featurizer == "dbm+sae"
-            else None,
+            saes=self._saes(places) if featurizer == "dbm+sae" else None,
             untrained=self.untrained,
             random_variable="random-variable" in experiment.controls,
             full=self.full(variable),

@@ -106,6 +106,7 @@ class VariablesOptions:
     ] = ""
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
+    transfer: Annotated[bool, options.TRANSFER] = False
     seed: Annotated[int, options.SEED] = 0
     private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
 
@@ -151,6 +152,7 @@ class AlignmentsOptions:
     test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
+    transfer: Annotated[bool, options.TRANSFER] = False
     seed: Annotated[int, options.SEED] = 0
     private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -202,7 +202,10 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
     Attributes:
         kept: edges that are left at each size after pruning, by ranking.
         values: the objective of each size's circuit, by ranking.
-        model, task, dtype: what the scores were found on, by their own word.
+        model, identity: the model in which the circuits were run, with its digests.
+        task, dtype: what the scores were found on, by their own word.
+        found_in: the scores with the model in which they were found, if it is another one or is not
+            known (`models.origin`).
         chosen: the smallest circuit that was chosen on other pairs, if one was asked for.
         complement: the objective of each pair when that circuit's edges alone are ablated.
         seed: of the bootstrap.
@@ -217,6 +220,8 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
     values: Mapping[By, Float[np.ndarray, "sizes n"]]
     warnings: tuple[str, ...] = ()
     model: str = ""
+    identity: Mapping[str, str] = field(default_factory=dict)
+    found_in: Mapping[str, str] = field(default_factory=dict)
     task: str = ""
     dtype: str = ""
     chosen: SmallestCircuit | None = None
@@ -355,6 +360,8 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
         rest = {} if self.complement is None else {COMPLEMENT: self.complement.tolist()}
         args: dict[str, Any] = {"profile": self.profile}
         return {
+            "identities": {"model": dict(self.identity)} if self.identity else {},
+            "found_in": dict(self.found_in),
             "specs": {
                 "model": Spec(name=self.model, args={"n_edges": self.n_edges}),
                 "task": Spec(name=self.task),

@@ -73,6 +73,7 @@ from mechassay.models.memory import (
 )
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, least_size, load_objective
+from mechassay.models.origin import found_in
 from mechassay.models.spans import LongContrast
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.stats.chance import FEW_DRAWS
@@ -218,6 +219,7 @@ def evaluate(
     pairs: PairsLike,
     objective: ObjectiveLike = "logit_diff",
     *,
+    transfer: bool = False,
     progress: Progress = BAR,
 ) -> Float[np.ndarray, "*circuits n"]:
     """The objective per example when only the circuit's edges carry the clean run.
@@ -225,12 +227,16 @@ def evaluate(
     The others carry the counterfactual. Where a circuit names neurons, its edges carry these alone.
     Several circuits share the clean and counterfactual runs of every example.
 
+    Args:
+        transfer: whether the circuits may have been found in another model.
+
     Returns:
         float64 values in the order of `pairs`: [n] for one circuit, [circuits, n] for several.
 
     Raises:
         GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to
             another width.
+        BadUsage: a circuit of another model, without `transfer`.
         NonFinite: an example's value is NaN or infinite.
         OutOfMemory: one example does not fit.
     """
@@ -245,6 +251,9 @@ def evaluate(
                 f"The circuit has {one.neurons.shape[1]} neurons a node; the model has"
                 f" {model.decoder.d_model}."
             )
+    origins = {id(one.provenance): one.provenance for one in circuits if one.provenance}
+    for origin in origins.values():
+        found_in("circuit", origin, model, transfer=transfer)
     values = objective_per_example(
         model, model.batch(pairs), load_objective(objective), circuits, progress=progress
     )
@@ -263,6 +272,7 @@ def faithfulness_curve(
     controls: Controls | None = None,
     chosen: SmallestCircuit | None = None,
     label: str | None = None,
+    transfer: bool = False,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> FaithfulnessCurve:
@@ -280,11 +290,13 @@ def faithfulness_curve(
         greedy: grow circuits from the logits instead of taking the top edges.
         controls: those of another curve on the same pairs and objective, to save their cost.
         chosen: the smallest circuit that was chosen on other pairs: it is also left out.
+        transfer: whether the scores may have been found in another model.
         seed: of the bootstrap.
 
     Raises:
         UnknownName: no such profile.
         GraphMismatch: scores of another graph.
+        BadUsage: scores of another model, without `transfer`.
         BadUsage: `fractions` are no rising sizes that end in 1; controls of other examples,
             objective or sizes; circuits that the profile cannot take.
         NonFinite, OutOfMemory: as `evaluate`.
@@ -295,6 +307,9 @@ def faithfulness_curve(
         raise GraphMismatch(
             f"The scores were made on {scores.graph}; the model's graph is {model.graph}."
         )
+    origin = scores.provenance
+    label = label or str(origin.get("method", "scores"))
+    elsewhere = found_in(f"scores {label}", origin, model, transfer=transfer)
     batch, measured = model.batch(pairs), load_objective(objective)
     if controls is None:
         controls = run_controls(model, batch, measured, fractions=sizes, progress=progress)
@@ -330,9 +345,8 @@ def faithfulness_curve(
     kept: dict[By, tuple[int, ...]] = {
         by: tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by]) for by in RANKINGS
     }
-    origin = scores.provenance
     return FaithfulnessCurve(
-        label=label or str(origin.get("method", "scores")),
+        label=label,
         profile=profile,
         n_edges=model.graph.n_edges,
         groups=batch.groups,
@@ -340,7 +354,9 @@ def faithfulness_curve(
         kept=kept,
         values=dict(zip(RANKINGS, np.split(values[:n_ranked], len(RANKINGS)), strict=True)),
         warnings=(*_warnings(scores, batch, rule, kept["value"]), *torn),
-        model=str(origin.get("model", "")),
+        model=model.name,
+        identity=model.known_identity.as_dict(),
+        found_in=elsewhere,
         task=str(origin.get("task", "")),
         dtype=str(origin.get("dtype", "")),
         chosen=chosen,

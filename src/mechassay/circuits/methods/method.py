@@ -36,6 +36,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.memory import out_of_memory_is_an_error, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
+from mechassay.models.origin import origin_of
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import checkpointed
 from mechassay.utils.display import BAR, Progress
@@ -182,7 +183,7 @@ def provenance_of(method: AnyMethod, inputs: ScoreInputs) -> dict[str, Any]:
         "method_version": method.version,
         **({"inner_versions": inner} if (inner := versions_of(method)[1:]) else {}),
         "settings": settings(method),
-        "model": model.name,
+        **origin_of(model),
         "objective": inputs.objective.name,
         "n_examples": len(batch),
         "data_hash": batch.content,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,8 @@ from mechassay.circuits.scores import SCORES_SHA256, By, EdgeScores, Scores
 from mechassay.circuits.series import CircuitSeries, is_series
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.models.graph import Graph
+from mechassay.models.model import Model
+from mechassay.models.origin import accepted, found_in
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import kind_of, path_hash
 
@@ -63,11 +65,17 @@ GIVEN: tuple[Kind, ...] = ("file", "series")
 
 @dataclass(frozen=True, repr=False)
 class FoundCircuit(OneLine):
-    """A circuit, what results call it (`text`), and its origin as plain values (`about`)."""
+    """A circuit, what results call it (`text`), and its origin as plain values (`about`).
+
+    Attributes:
+        found_in: the model in which a circuit of a file was found, if it is another one or is not
+            known, see `models.origin`.
+    """
 
     text: str
     circuit: Circuit
     about: Mapping[str, Any]
+    found_in: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -243,6 +251,27 @@ class CircuitSpec:
         return self._as_found(
             Circuit.full(graph) if self.kind == "full" else Circuit.empty(graph), {}
         )
+
+    def find_in(
+        self, model: Model, *, transfer: bool = False, label: str = "", **about: Any
+    ) -> FoundCircuit:
+        """The circuit on a model's graph. The model of a circuit of a file is compared with it.
+
+        Args:
+            transfer: whether the circuit of a file may have been found in another model.
+            label: what results call it; `called` if not given.
+            about: see `find`, also for errors.
+
+        Raises:
+            BadUsage: the circuit was found in another model, and no transfer is asked for.
+        """
+        found = replace(self.find(model.graph, **about), text=label or self.called)
+        if self.kind not in GIVEN:
+            return found
+        origin = found.circuit.provenance
+        elsewhere = found_in(f"circuit {found.text}", origin, model, transfer=transfer)
+        circuit = replace(found.circuit, provenance=accepted(origin))
+        return replace(found, circuit=circuit, found_in=elsewhere)
 
     def _given(self, graph: Graph | None, by: By) -> FoundCircuit:
         about: dict[str, Any] = {SCORES_SHA256: self.file_hash}
