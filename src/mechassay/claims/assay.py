@@ -422,11 +422,18 @@ class Assay:
             }
             for step in part.steps
         ]
+        own = (part.folder / OWN).relative_to(self.folder).as_posix()
+        found = {
+            what: there
+            for stored_record in stored
+            if stored_record.file.startswith(f"{own}/")
+            for what, there in stored_record.record.found_in.items()
+        }
         steps = Table.of("steps", ("step",), rows)
         tables = [] if predicted is None else [outcome_table(predicted)]
         if beside := beside_alternative(part.claim, stored):
             tables.append(Table.of("alternative", ("says",), [{"says": beside}]))
-        return record.changed(tables=[*record.tables, *tables, steps])
+        return record.changed(tables=[*record.tables, *tables, steps], found_in=found)
 
 
 def _with_warnings(

@@ -72,6 +72,7 @@ class AssaySettings:
         grid: clean prompts of the adversarial grid, and as many corrupted ones.
         left_out: edges of the circuit that are left out in turn, a sample where it has more.
         other_method: that ranks edges by evidence of another kind than the claim's (exact).
+        transfer: whether the circuit of a claim may have been found in another model.
         dtype, seed: as of any run.
     """
 
@@ -80,6 +81,7 @@ class AssaySettings:
     grid: int = INDEPENDENT
     left_out: int = 60
     other_method: str = ""
+    transfer: bool = False
     dtype: str = "float32"
     seed: int = 0
 
@@ -146,7 +148,8 @@ class ClaimSteps:
     @cached_property
     def _circuit(self) -> Any:
         file = self.folder / f"{cell_name(self.asked.id)}.safetensors"
-        circuit = claimed_circuit(self.asked, file, lambda: self.loaded)
+        transfer = self.settings.transfer
+        circuit = claimed_circuit(self.asked, file, lambda: self.loaded, transfer=transfer)
         check_claim(circuit.claim)
         return circuit
 
@@ -204,6 +207,7 @@ class ClaimSteps:
             test_limit=settings.limit,
             metrics=(self._at("completeness"),),
             curve=False,
+            transfer=settings.transfer,
             dtype=settings.dtype,
             seed=settings.seed,
         )
@@ -254,7 +258,7 @@ class ClaimSteps:
             )
         copy = (self.claim.untrained_copy,)
         # A ground truth has its task by name; its copy is a model like any other.
-        predictions.append(self._circuits("untrained", "M3", models=copy))
+        predictions.append(self._circuits("untrained", "M3", models=copy, transfer=True))
         return predictions
 
     @property
@@ -272,7 +276,7 @@ class ClaimSteps:
         stated, criteria = claim.alternative, "C3 E3" if claim.alternative.task else "V4"
         beside = self._circuits("alternative", criteria, scores=(str(file),))
         if stated.circuit:
-            write_alternative(claim, file, lambda: self.loaded)
+            write_alternative(claim, file, lambda: self.loaded, transfer=self.settings.transfer)
             return [beside]
         if not stated.method and not self.by_method:
             raise BadUsage(f"The alternative of {claim.id} names no method that finds it.")
@@ -312,6 +316,7 @@ class ClaimSteps:
             ablation=claim.ablation,
             train_limit=settings.train_limit,
             controls=min(settings.grid, 16),
+            transfer=settings.transfer,
             dtype=settings.dtype,
             seed=settings.seed,
         )
@@ -331,6 +336,7 @@ class ClaimSteps:
             methods=methods,
             train_limit=settings.train_limit,
             n_prompts=n_prompts,
+            transfer=settings.transfer,
             dtype=settings.dtype,
             seed=settings.seed,
         )

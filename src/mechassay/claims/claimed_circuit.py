@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.methods.spec import OURS, CircuitSpec, number_or_share
+from mechassay.circuits.methods.spec import GIVEN, OURS, CircuitSpec, number_or_share
 from mechassay.circuits.scores import EdgeScores
 from mechassay.claims.claim import Claim, read_plain
 from mechassay.errors import (
@@ -21,6 +21,7 @@ from mechassay.errors import (
 )
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
+from mechassay.models.origin import found_in, origin_of
 from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.files import file_hash, write_text
 
@@ -38,7 +39,9 @@ class ClaimedCircuit:
     by_method: bool
 
 
-def claimed_circuit(claim: Claim, file: Path, load: Callable[[], Model]) -> ClaimedCircuit:
+def claimed_circuit(
+    claim: Claim, file: Path, load: Callable[[], Model], *, transfer: bool = False
+) -> ClaimedCircuit:
     """The circuit of a claim, ready to be run: a method with a size, or a file of scores.
 
         eap@60                     stays what it is: the method finds it
@@ -56,11 +59,13 @@ def claimed_circuit(claim: Claim, file: Path, load: Callable[[], Model]) -> Clai
     Args:
         file: where edges that no method finds are written, once; its stem is their name.
         load: the claim's model, if its edges have to be looked up.
+        transfer: whether the circuit of a file may have been found in another model.
 
     Raises:
         BadUsage: the claim names neither a circuit nor components, or a circuit that grows from
             the logits or has neurons.
-        BadUsage: the file holds the circuit of another claim.
+        BadUsage: the file holds the circuit of another claim, or the circuit was found in another
+            model and no transfer is asked for.
         BadFile: the file was edited.
         UnknownName, BadFile, GraphMismatch: what it names does not exist, or not in this model.
     """
@@ -88,7 +93,7 @@ def claimed_circuit(claim: Claim, file: Path, load: Callable[[], Model]) -> Clai
         _check_written(file, about, source)
     else:
         model = load()
-        circuit = _circuit(claim, spec, model)
+        circuit = _circuit(claim, spec, model, transfer)
         if circuit.neurons is not None:
             raise BadUsage(f"The circuit of {claim.id} has neurons: whole edges are assayed.")
         write_circuit(circuit, file)
@@ -136,10 +141,12 @@ def write_circuit(circuit: Circuit, file: Path) -> None:
     graph = circuit.graph
     values = torch.where(graph.legal, circuit.edges.float(), torch.nan)
     file.parent.mkdir(parents=True, exist_ok=True)
-    EdgeScores(graph, values, {"method": file.stem}).save(file)
+    EdgeScores(graph, values, {"method": file.stem, **circuit.provenance}).save(file)
 
 
-def write_alternative(claim: Claim, file: Path, load: Callable[[], Model]) -> None:
+def write_alternative(
+    claim: Claim, file: Path, load: Callable[[], Model], *, transfer: bool = False
+) -> None:
     """Write the circuit that a claim names as its alternative, as a file of scores.
 
     Raises:
@@ -150,7 +157,7 @@ def write_alternative(claim: Claim, file: Path, load: Callable[[], Model]) -> No
     other = claim.model_copy(
         update={"circuit": claim.alternative.circuit, "scores": "", "components": ()}
     )
-    other_circuit = claimed_circuit(other, file, load)
+    other_circuit = claimed_circuit(other, file, load, transfer=transfer)
     if other_circuit.by_method:
         raise BadUsage(
             f"The alternative of {claim.id} is {other.circuit}, which a method finds: name it as"
@@ -171,10 +178,17 @@ def write_alternative(claim: Claim, file: Path, load: Callable[[], Model]) -> No
         shutil.copyfile(other_circuit.claim.scores, file)
 
 
-def _circuit(claim: Claim, spec: CircuitSpec | None, model: Model) -> Circuit:
+def _circuit(claim: Claim, spec: CircuitSpec | None, model: Model, transfer: bool) -> Circuit:
+    """The circuit of a claim, with the model in which it was found; a circuit that is not of a file
+    is about the claim's model.
+    """
     if spec is None:
-        return circuit_of_components(model.graph, claim.components)
+        circuit = circuit_of_components(model.graph, claim.components)
+        return replace(circuit, provenance=origin_of(model))
     known = spec.find(model.graph, truth=lambda: truth_circuit(claim.model, claim.ablation))
+    if spec.kind not in GIVEN:
+        return replace(known.circuit, provenance=origin_of(model))
+    found_in(f"circuit {known.text}", known.circuit.provenance, model, transfer=transfer)
     return known.circuit
 
 

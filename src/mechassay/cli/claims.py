@@ -714,6 +714,14 @@ def assay(
             help="Method of another family, to see whether the two agree (C5).",
         ),
     ] = "",
+    transfer: Annotated[
+        bool,
+        typer.Option(
+            "--transfer",
+            rich_help_panel=HOW,
+            help="Assay a circuit that was found in another model; the headline names both.",
+        ),
+    ] = False,
     judgments: Annotated[
         Path | None,
         typer.Option(
@@ -743,10 +751,13 @@ def assay(
     from mechassay.models.model import check_device
     from mechassay.results.page import Report
     from mechassay.results.report import print_report
+    from mechassay.results.text import transfers
 
     read = None if judgments is None else read_judgments(judgments)
     check_device(device)
-    settings = AssaySettings(limit, train_limit, grid, left_out, other_method, dtype, seed)
+    settings = AssaySettings(
+        limit, train_limit, grid, left_out, other_method, transfer, dtype, seed
+    )
     asked, about = read_claims(claims), {"model": model, "device": device}
     if output is None:
         load = not dry_run
@@ -763,6 +774,8 @@ def assay(
         return
     documents = [read_paper(name, force=True) for name in document or ()]
     assayed = plan.run(read, say=lambda text: typer.echo(text, err=True), documents=documents)
+    for text in transfers(assayed.records):
+        typer.echo(text)
     print_report(Report(assayed.records))
     for name, predicted in assayed.predictions.items():
         for prediction in predicted:

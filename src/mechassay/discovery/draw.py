@@ -44,7 +44,7 @@ from mechassay.circuits.drawing import (
     nodes_between,
     signed,
 )
-from mechassay.circuits.methods.spec import CircuitSpec, read_scores_or_circuit
+from mechassay.circuits.methods.spec import GIVEN, CircuitSpec, read_scores_or_circuit
 from mechassay.circuits.picture import write_picture
 from mechassay.circuits.scores import (
     DRAWN_EDGES,
@@ -56,6 +56,7 @@ from mechassay.circuits.scores import (
 )
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.graph import Graph
+from mechassay.models.origin import origin_text
 from mechassay.results.page import NOTHING, Report, Section, Text, TextTable, render
 from mechassay.results.page import Figure as PageFigure
 from mechassay.results.sections import framed, run_section, svg_parts
@@ -268,7 +269,7 @@ class Cut:
         circuit: what is drawn; pruned, unless it was given as a circuit.
         scores: of its edges; None where only nodes have scores, or nothing has.
         how: how it was cut.
-        provenance: of the scores.
+        provenance: of the scores, or of the circuit.
     """
 
     spec: CircuitSpec
@@ -283,7 +284,15 @@ class Cut:
 
     @property
     def title(self) -> str:
-        return f"{self.name}: {self.how}"
+        of = f" of {self.model}" if self.model else ""
+        return f"{self.name}{of}: {self.how}"
+
+    @property
+    def model(self) -> str:
+        """The model in which it was found, with the digest of its weights; "" if that is not
+        known.
+        """
+        return origin_text(self.provenance)
 
     def drawing(self, title: str = "", least: float = LEAST_SHARE) -> Drawing:
         """The circuit alone; see `draw_circuit`."""
@@ -344,13 +353,14 @@ def _of_file(spec: CircuitSpec, n_edges: int | None, by: By, greedy: bool) -> Cu
     if scores is not None and spec.size is None:
         how, drawn = _cut_nodes(spec, scores, DRAWN_EDGES if n_edges is None else n_edges, by)
         return Cut(spec, drawn, None, how, scores.provenance)
+    circuit_origin = {} if circuit is None else circuit.provenance
     drawn = sized.chosen(scores, circuit, by)
     if drawn.neurons is not None:
         # Edges out of a writer without a neuron carry nothing.
         edges = drawn.edges & drawn.neurons.any(dim=1)[:, None]
         drawn = Circuit(drawn.graph, edges, drawn.neurons)
     if scores is None:
-        return Cut(spec, drawn, None, "the circuit in the file", {})
+        return Cut(spec, drawn, None, "the circuit in the file", circuit_origin)
     room = f"{size:,} edges" if isinstance(size, int) else f"{size:g} of the edges"
     return Cut(spec, drawn, None, f"the best nodes by {by} within {room}", scores.provenance)
 
@@ -465,6 +475,10 @@ def _page(cuts: Sequence[Cut], least: float) -> str:
             f"{cut.name} has {n:,} of {graph.n_edges:,} edges ({share(n / graph.n_edges)}),"
             f" between {nodes}: {cut.how}."
         )
+        if cut.model:
+            size += f" It was found in {cut.model}."
+        elif cut.spec.kind in GIVEN:
+            size += " It is not known in which model it was found."
         answer = [Text(size, "verdict")]
         sections = framed(Report(), answer, drawings, reading=READING, facts=facts)
         return render(f"Circuit of {cut.name}", sections)

@@ -73,6 +73,14 @@ def found_in(
     )
 
 
+def origin_text(provenance: Mapping[str, Any]) -> str:
+    """Return the model of a provenance, with the digest of its weights if it is known; "" if it
+    names no model.
+    """
+    own, name = _digests(provenance), str(provenance.get(NAME) or "")
+    return with_digest(name, own) if name and own else name
+
+
 def accepted(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return a provenance without digests: of a result whose transfer was asked for, and that is
     not compared again.
