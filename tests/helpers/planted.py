@@ -29,6 +29,7 @@ from mechassay.causal_models.ioi import FLIPS
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
 from mechassay.models.graph import Graph
+from mechassay.models.identity import ModelIdentity
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.pairs import Example, Prompt
 from mechassay.saes import ActivationStore, StoreSettings
@@ -152,7 +153,8 @@ class Planted(ActivationStore):
 
     def __init__(self, held: Tensor) -> None:
         site = Site(1, "all")
-        super().__init__(Path("planted"), "planted", "", site, "none", "", StoreSettings(), ())
+        none = ModelIdentity("", "", "", "", "")
+        super().__init__(Path("planted"), "planted", none, site, "none", "", StoreSettings(), ())
         object.__setattr__(self, "held", held)
 
     def values(self, split: str, limit: int | None = None) -> Tensor:

@@ -332,12 +332,12 @@ def test_the_sentence_stands_first_on_page_markdown_console_and_in_a_notebook(
     assert page.index(said) < page.index("The answer is helped most by") < page.index("<svg")
     assert "hatched: 0 or 1 by construction" in page
     lines = (tmp_path / "run" / "tables.md").read_text("utf-8").splitlines()
-    assert lines[0].startswith("**truth-ioi, names, residual stream, denoising.** " + said)
+    assert lines[0].startswith("**truth-ioi, names.csv, residual stream, denoising.** " + said)
     console = Console(file=io.StringIO(), width=1000)
     experiment.show(results, console)
     shown: Any = console.file
     first, *others = shown.getvalue().splitlines()
-    assert first.startswith("truth-ioi, names, residual stream, denoising. " + said)
+    assert first.startswith("truth-ioi, names.csv, residual stream, denoising. " + said)
     assert any("1 by construction" in line for line in others)
     heat = PatchMap.load(next((tmp_path / "run" / "maps").glob("*/resid.safetensors")))
     html = heat._repr_html_()  # pyright: ignore[reportPrivateUsage]

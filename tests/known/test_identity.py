@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,12 +26,15 @@ from mechassay.adversarial.paper import PaperExperiment
 from mechassay.adversarial.shift import ShiftExperiment
 from mechassay.circuits.methods.random import Random
 from mechassay.discovery.experiment import CircuitsExperiment
+from mechassay.errors import BadUsage
+from mechassay.features.sae import load_sae
 from mechassay.gym.experiments import GymCheckExperiment
 from mechassay.interventions.patching import PatchExperiment
 from mechassay.measurement.experiment import MeasureExperiment
+from mechassay.models.origin import origin_of
 from mechassay.reproduction.experiment import ReproductionExperiment
-from mechassay.results.page import Report
-from mechassay.results.records import Record, Spec, provenance
+from mechassay.results.page import BEST, OVERSHOT, Report, plain_text
+from mechassay.results.records import Record, Spec, page_of, provenance
 from mechassay.runs.accuracy import AccuracyExperiment
 from mechassay.runs.cells import Cell
 from mechassay.runs.run import opened
@@ -409,3 +413,212 @@ def test_a_judged_document_that_was_edited(place: Path) -> None:
     with pytest.warns(UserWarning, match=r"paper\.md has other content"):
         second = ma.run(experiment, progress=SILENT)
     assert second.folder != first.folder and len(second.records) == 3
+
+
+# Names and labels
+
+SEVERAL = [kind for kind, experiment in KINDS.items() if "models" in vars(experiment)]
+"""The kinds that take several models."""
+WITH_FILES = [kind for kind in SEVERAL if kind not in ("variables", "saes")]
+"""Those whose tasks may be files of one's own."""
+
+
+def texts_of(report: Report) -> set[str]:
+    """The numbers with intervals in the tables of a report, without marks of the best."""
+    return {
+        cell.strip(f"{BEST}{OVERSHOT} ")
+        for table in page_of(report.records[0].kind).tables(report)
+        for row in table.rows
+        for cell in map(plain_text, row.cells[1:])
+        if " [" in cell
+    }
+
+
+def check_labels(report: Report, role: str, labels: set[str]) -> None:
+    """Every record has its label in tables, pages and mappings, and no number is lost."""
+    assert {record.cell[role] for record in report.records} == labels
+    assert {getattr(record, role).name for record in report.records} == labels
+    keys = [tuple(record.cell.values()) for record in report.records]
+    assert len(set(keys)) == len(keys)
+    columns = report.columns()
+    assert set(columns[role]) == labels
+    assert report.page is not None
+    page = report.page.read_text("utf-8")
+    files = [*report.folder.glob("*.csv"), *report.folder.glob("*.md")]
+    for text in (page, *(file.read_text("utf-8") for file in files)):
+        assert all(label in text for label in labels)
+    together = texts_of(report)
+    # Of the tasks of one model, the gym's first table has means.
+    for record in report.records if role == "model" else ():
+        alone = texts_of(replace(report, records=[record], failures=[]))
+        assert alone <= together, alone - together
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_two_models_of_one_name(kind: str, place: Path) -> None:
+    experiment = prepared(kind)
+    shutil.copytree("mine", "one/final")
+    other_weights()
+    shutil.copytree("mine", "two/final")
+    names = ("one/final", "./one/final", str(Path("two/final").absolute()), "two/final")
+    report = ma.run(replace(experiment, models=names), "out", progress=SILENT)
+    alone = [ma.run(replace(experiment, models=(name,)), progress=SILENT) for name in names[1:3]]
+    assert not report.failures and len(report.records) == 2 * len(alone[0].records)
+    check_labels(report, "model", {"one/final", "two/final"})
+    assert sorted(numbers(report)) == sorted(x for one in alone for x in numbers(one))
+    stored = {own["model"] for own in map(json.loads, cells_of_records(report.folder))}
+    assert stored == {"one/final", "two/final"}
+    for one in alone:
+        assert {record.cell["model"] for record in one.records} == {"final"}
+
+
+def cells_of_records(folder: Path) -> list[str]:
+    """The names in the stored records."""
+    files = (folder / "records").rglob("*.json")
+    return [json.dumps(json.loads(file.read_text())["cell"]) for file in files]
+
+
+@pytest.mark.parametrize("kind", WITH_FILES)
+def test_two_files_of_one_name(kind: str, place: Path) -> None:
+    experiment = prepared(kind)
+    (name,) = experiment.tasks
+    change = FILE_CHANGES[name]
+    copied(Path(name), Path("a", name))
+    change()
+    copied(Path(name), Path("b", name))
+    names = (f"a/{name}", f"./a/{name}", f"b/{name}")
+    report = ma.run(replace(experiment, tasks=names), "out", progress=SILENT)
+    one, other = (ma.run(replace(experiment, tasks=(name,)), progress=SILENT) for name in names[1:])
+    assert not report.failures
+    with_task = [record for record in report.records if "task" in record.cell]
+    check_labels(replace(report, records=with_task), "task", {f"a/{name}", f"b/{name}"})
+    assert len(with_task) == 2 * sum("task" in record.cell for record in one.records)
+    every = numbers(report)
+    assert all(own in every for alone in (one, other) for own in numbers(alone))
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_two_names_of_equal_content_are_measured_once(
+    kind: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = prepared(kind)
+    model = ma.load_model("mine")
+    model.hf.save_pretrained("saved-again", max_shard_size="20kB")
+    model.tokenizer.save_pretrained("saved-again")  # pyright: ignore[reportOptionalMemberAccess]
+    measured: list[str] = []
+    run = type(experiment).run
+
+    def counted_run(self: Any, cell: Cell, worker: Worker) -> Record:
+        measured.append(cell["model"])
+        return run(self, cell, worker)
+
+    monkeypatch.setattr(type(experiment), "run", counted_run)
+    report = ma.run(replace(experiment, models=("mine", "saved-again")), "out", progress=SILENT)
+    n = len(report.records) // 2
+    assert measured == ["mine"] * n and not report.failures
+    first, second = report.records[:n], report.records[n:]
+    for one, other in zip(first, second, strict=True):
+        assert str(one.measures) == str(other.measures) and one.n == other.n
+        assert str(one.tables) == str(other.tables)
+    check_labels(report, "model", {"mine", "saved-again"})
+    assert report.page is not None
+    assert "saved-again: the same weights as mine." in report.page.read_text("utf-8")
+    worker = opened(replace(experiment, models=("saved-again",)), Path("out"), progress=SILENT)
+    assert not worker.folder.cells_left(worker.cells)
+    other_weights()
+    again = ma.run(replace(experiment, models=("mine", "saved-again")), "new", progress=SILENT)
+    assert str(again.records[n:]) != str(again.records[:n]) and len(measured) == 3 * n
+
+
+def test_two_files_of_equal_content_are_measured_once(place: Path) -> None:
+    experiment = prepared("patch")
+    for folder in ("a", "b"):
+        copied(Path("pairs.jsonl"), Path(folder, "pairs.jsonl"))
+    tasks = ("a/pairs.jsonl", "b/pairs.jsonl")
+    report = ma.run(replace(experiment, tasks=tasks), progress=SILENT)
+    check_labels(report, "task", set(tasks))
+    seconds = [record.spent for record in report.records]
+    assert seconds[:2] == seconds[2:], "copies"
+    assert report.page is not None
+    note = "b/pairs.jsonl: the same pairs as a/pairs.jsonl."
+    assert note in report.page.read_text("utf-8")
+
+
+# Results that were found in another model
+
+GIVEN = {
+    "circuits": "scores given",
+    "adversarial": "circuit given.safetensors@20",
+    "adversarial-search": "circuit given.safetensors@20",
+    "adversarial-shift": "circuit given.safetensors@20",
+    "measure": "circuit given.safetensors@20",
+    "variables": "dictionary saes of resid.2@last",
+    "alignments": "features full-vector",
+    "directions": "directions mean",
+}
+"""What each kind reads that was found in a model."""
+
+
+def find(kind: str) -> Any:
+    """The experiment of a kind, after what it reads was found in `mine`."""
+    experiment = prepared(kind)
+    model = ma.load_model("mine")
+    scores = Random(seed=0).draw(model.graph)
+    replace(scores, provenance=origin_of(model)).save("given.safetensors")
+    write_circuit("known.safetensors", 20)
+    for folder in ("my-sae", "saes/resid.2"):
+        sae = replace(load_sae(folder), model="mine", identity=model.identity.as_dict())
+        ma.saes.save_sae(sae, folder)
+    if kind == "alignments":
+        variables = replace(KINDS["variables"], featurizers=("full-vector",))
+        found = ma.run(variables, "found", progress=SILENT)
+        (file,) = found.folder.rglob("alignment.json")
+        return replace(experiment, alignments=(str(file.parent),))
+    if kind == "directions":
+        gym = replace(KINDS["gym"], models=("mine",))
+        found = ma.run(gym, "found", progress=SILENT)
+        (folder,) = (found.folder / "features").iterdir()
+        return replace(experiment, directions=(str(folder),))
+    return experiment
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_what_was_found_in_another_model_is_refused_or_named(kind: str, place: Path) -> None:
+    experiment = find(kind)
+    same = ma.run(experiment, "same", progress=SILENT)
+    assert same.records and not same.failures
+    assert not any(record.found_in for record in same.records)
+    shutil.copytree("mine", "copy")
+    fields = vars(experiment)
+    of_copy = {"models": ("copy",)} if "models" in fields else {"model": "copy"}
+    copy = ma.run(replace(experiment, **of_copy), "copy-of-it", progress=SILENT)
+    assert numbers(copy) == numbers(same) and not any(record.found_in for record in copy.records)
+    other_weights()
+    refused = (
+        r"found in mine \(weights \w{8}\), which has other weights than mine \(weights \w{8}\)"
+    )
+    try:
+        report = ma.run(experiment, "other", progress=SILENT)
+        messages = [failure.message for failure in report.failures]
+    except BadUsage as error:
+        messages = [str(error)]
+    assert messages and all(re.search(refused, message) for message in messages), messages
+    transfer = ma.run(replace(experiment, transfer=True), "transfer", progress=SILENT)
+    assert transfer.records and not transfer.failures
+    before, after = (
+        next(iter(run.records)).identities["model"]["weights"][:8] for run in (same, transfer)
+    )
+    sentence = f"The {GIVEN[kind]} of mine (weights {before}), measured in mine (weights {after})."
+    assert sentence in transfer.answers and sentence in str(transfer)
+    assert transfer.page is not None and sentence in transfer.page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_what_does_not_name_its_model_is_said(kind: str, place: Path) -> None:
+    experiment = prepared(kind)
+    report = ma.run(experiment, progress=SILENT)
+    assert report.records and not report.failures
+    assert all(set(record.found_in.values()) <= {""} for record in report.records)
+    assert any(record.found_in for record in report.records)
+    assert report.page is not None
+    assert "It is not known in which model these were found" in report.page.read_text("utf-8")

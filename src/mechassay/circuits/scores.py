@@ -236,9 +236,9 @@ class UnitScores(OneLine, ABC, Tabular):
             n: a number of units, or a fraction of all of them as a float.
             by: "value" (signed; MIB uses it for CPR) or "magnitude" (for CMD).
         """
-        return self._found(self._chosen(self.ranking(by)[: self.size(n)]))
+        return self._with_origin(self._chosen(self.ranking(by)[: self.size(n)]))
 
-    def _found(self, chosen: Tensor) -> Circuit:
+    def _with_origin(self, chosen: Tensor) -> Circuit:
         """The circuit of some units, with the model in which it was found."""
         return replace(self._circuit(chosen), provenance=origin_in(self.provenance))
 
@@ -336,13 +336,13 @@ class EdgeScores(UnitScores):
         taken = np.zeros(len(flat), dtype=bool)
         taken[first] = True
         rest = by_magnitude[~taken[by_magnitude]][: n_edges - len(first)]
-        return self._found(self._chosen(np.concatenate((first, rest))))
+        return self._with_origin(self._chosen(np.concatenate((first, rest))))
 
     def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
         """Grow n edges from the logits: the best edge into a node that is in (MIB, E.1)."""
         one_of("ranking", by, get_args(By))
         grown = np.fromiter(islice(self._growth(by), self.size(n)), dtype=np.int64)
-        return self._found(self._chosen(grown))
+        return self._with_origin(self._chosen(grown))
 
     def greedy_order(self, by: By = "value") -> np.ndarray:
         """Flat indices of the edges that the greedy circuit reaches, in order."""
@@ -415,7 +415,7 @@ class _WriterScores(UnitScores):
         if allowed < 0:
             return Circuit.empty(self.graph)
         n = int(np.searchsorted(np.cumsum(costs[ranked // width]), allowed, side="right"))
-        return self._found(self._chosen(ranked[:n]))
+        return self._with_origin(self._chosen(ranked[:n]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

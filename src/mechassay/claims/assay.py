@@ -423,7 +423,7 @@ class Assay:
             for step in part.steps
         ]
         own = (part.folder / OWN).relative_to(self.folder).as_posix()
-        found = {
+        elsewhere = {
             what: there
             for stored_record in stored
             if stored_record.file.startswith(f"{own}/")
@@ -433,7 +433,7 @@ class Assay:
         tables = [] if predicted is None else [outcome_table(predicted)]
         if beside := beside_alternative(part.claim, stored):
             tables.append(Table.of("alternative", ("says",), [{"says": beside}]))
-        return record.changed(tables=[*record.tables, *tables, steps], found_in=found)
+        return record.changed(tables=[*record.tables, *tables, steps], found_in=elsewhere)
 
 
 def _with_warnings(

@@ -751,7 +751,6 @@ def assay(
     from mechassay.models.model import check_device
     from mechassay.results.page import Report
     from mechassay.results.report import print_report
-    from mechassay.results.text import transfers
 
     read = None if judgments is None else read_judgments(judgments)
     check_device(device)
@@ -774,9 +773,10 @@ def assay(
         return
     documents = [read_paper(name, force=True) for name in document or ()]
     assayed = plan.run(read, say=lambda text: typer.echo(text, err=True), documents=documents)
-    for text in transfers(assayed.records):
+    report = Report(assayed.records)
+    for text in report.transfers:
         typer.echo(text)
-    print_report(Report(assayed.records))
+    print_report(report)
     for name, predicted in assayed.predictions.items():
         for prediction in predicted:
             measured = f" ({prediction.measured})" if prediction.measured else ""

@@ -16,7 +16,6 @@ from mechassay.results.console import print_text, standard_output
 from mechassay.results.page import Report
 from mechassay.results.report import notes_on
 from mechassay.results.sections import failed_checks
-from mechassay.results.text import transfers
 from mechassay.runs import COSTS
 from mechassay.runs.cells import Cell, by_inputs
 from mechassay.runs.executors import Executor, Here, Processes, Ray
@@ -120,7 +119,7 @@ def show(experiment: Any, report: Report) -> None:
     wrong = [(record, text) for record in report.records for text in failed_checks(record)]
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
-    for text in transfers(report.records):
+    for text in report.transfers:
         print_text(text, standard_output())
     experiment.show(report, standard_output())
     for line in notes_on(report.records):

@@ -142,7 +142,7 @@ class CircuitInputs:
     """One model on one task: the pairs, controls and constants that its cells share.
 
     Attributes:
-        found: what `found_in` returns of score files, by the names of their cells.
+        elsewhere: what `found_in` returns of score files, by the names of their cells.
     """
 
     experiment: CircuitsOptions
@@ -150,7 +150,7 @@ class CircuitInputs:
     model_name: str
     task_name: str
     group: str = ""
-    found: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    elsewhere: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def model(self) -> Model:
@@ -357,14 +357,14 @@ class CircuitInputs:
         """
         scores = load_ranked(cell["method"], self.model.graph)
         what, transfer = f"scores {cell.labels['method']}", self.experiment.transfer
-        self.found[cell.name] = found_in(what, scores.provenance, self.model, transfer=transfer)
+        self.elsewhere[cell.name] = found_in(what, scores.provenance, self.model, transfer=transfer)
         return dataclasses.replace(scores, provenance=accepted(scores.provenance))
 
     def found_in(self, cell: Cell) -> dict[str, str]:
         """Return the models in which the measured scores and the known circuit of a file were
         found, if these are other models or are not known. Call it after `ranking`.
         """
-        return {**self.found.get(cell.name, {}), **self.known_found_in}
+        return {**self.elsewhere.get(cell.name, {}), **self.known_found_in}
 
     def faithful(self, cell: Cell, scores: Ranked) -> CircuitSeries:
         """Circuits of mixtures of positive and large edges, chosen on the validation pairs.

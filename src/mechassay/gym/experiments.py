@@ -419,7 +419,7 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
         (given,) = (directions for directions in self.given if directions.typed == typed)
         model = worker.model(cell["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
         given_directions(given.folder, self._task.tested, ModelShape.of(model), model.name)
-        found = {
+        elsewhere = {
             what: where
             for fits in given.fits().values()
             for fit in fits
@@ -463,7 +463,7 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
         warnings = [*record.warnings, *_warnings(record, given.method, k)]
         if given.has_control:
             warnings.append(GIVEN_CONTROL)
-        return record.changed(warnings=warnings, found_in=found)
+        return record.changed(warnings=warnings, found_in=elsewhere)
 
 
 def _warnings(record: Record, method: str, k: int) -> Iterator[str]:

@@ -61,6 +61,7 @@ class PatchExperiment(Experiment):
     keeps: ClassVar[str] = "maps"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
 
     def measure(self, cell: Cell, inputs: Inputs) -> PatchMap:

@@ -204,12 +204,12 @@ class MeasureExperiment(MeasureOptions, Experiment):
         specs["method"] = Spec(name=gauge.id, version=gauge.version, args=dataclasses.asdict(gauge))
         specs["metric"] = Spec(name="" if pairs is None else given.objective.name)
         used = inputs.used(gauge.needs, cell["metric"])
-        found = {what: x for name in used for what, x in inputs.found.get(name, {}).items()}
+        elsewhere = {what: x for name in used for what, x in inputs.elsewhere.get(name, {}).items()}
         return measurement.record(
             specs,
             made_by(inputs.model, self.seed, data["test"].hash if data else ""),
             data=data,
-            found_in=found,
+            found_in=elsewhere,
         )
 
     def size(self, id: str) -> int:
@@ -245,7 +245,7 @@ class MeasureInputs:
 
     Attributes:
         task_name: "" for metrics that are about no task.
-        found: the models in which given inputs were found, if these are other models or are not
+        elsewhere: the models in which given inputs were found, if these are other models or are not
             known, by the name of the input.
     """
 
@@ -253,7 +253,7 @@ class MeasureInputs:
     worker: Worker
     model_name: str
     task_name: str
-    found: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    elsewhere: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def model(self) -> Model:
@@ -351,7 +351,7 @@ class MeasureInputs:
         for file, sae in saes.items():
             what = f"dictionary {Path(file).name}"
             own = found_in(what, sae.provenance, self.model, transfer=transfer)
-            self.found.setdefault(name, {}).update(own)
+            self.elsewhere.setdefault(name, {}).update(own)
 
     @cached_property
     def circuit(self) -> Circuit:
@@ -367,7 +367,7 @@ class MeasureInputs:
             scores=held,
             truth=lambda: truth_circuit(self.model_name, ABLATION),
         )
-        self.found["circuit"] = dict(circuit.found_in)
+        self.elsewhere["circuit"] = dict(circuit.found_in)
         return circuit.circuit
 
     def ranked(self, task: str, method: str) -> EdgeScores:

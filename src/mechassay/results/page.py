@@ -420,9 +420,7 @@ class Report(OneLine, Tabular):
     @property
     def answers(self) -> list[str]:
         """The sentences that the page begins with; none if there is no record."""
-        # Only people who look at it need these.
-        from mechassay.results.records import page_of
-        from mechassay.results.text import transfers
+        from mechassay.results.records import page_of  # Only people who look at it need it.
 
         kinds = dict.fromkeys(record.kind for record in self.records)
         answers = [
@@ -430,17 +428,22 @@ class Report(OneLine, Tabular):
             for kind in kinds
             for sentence in page_of(kind).answers([r for r in self.records if r.kind == kind])
         ]
-        return [*transfers(self.records), *answers]
+        return [*self.transfers, *answers]
+
+    @property
+    def transfers(self) -> list[str]:
+        """A sentence for each result that was found in another model than the measured one."""
+        return list(dict.fromkeys(text for record in self.records for text in record.transfers))
 
     def __str__(self) -> str:
-        """Return the first answer, or why there is none, and where the page is."""
+        """Return the models of a transfer, the first answer or why there is none, and the page."""
         reasons = [
             f"{failure.status}: {failure.error}: {failure.message}"
             if failure.traceback
             else f"{failure.status}: {failure.message}"
             for failure in self.failures
         ]
-        first = (self.answers or reasons)[:1]
+        first = (self.answers or reasons)[: 1 + len(self.transfers)]
         return "\n".join((*first, *([f"Report: {self.page}"] if self.page else [])))
 
     def open(self) -> None:

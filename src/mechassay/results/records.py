@@ -532,6 +532,17 @@ class Record(Stored):
         return self.specs.get(role) or Spec(name="")
 
     @property
+    def transfers(self) -> list[str]:
+        """A sentence for each result of another model that was measured here: both models."""
+        weights = self.identities.get("model", {}).get("weights", "")
+        here = f"{self.model.name} (weights {weights[:8]})" if weights else self.model.name
+        return [
+            f"The {what} of {there}, measured in {here}."
+            for what, there in self.found_in.items()
+            if there
+        ]
+
+    @property
     def n(self) -> int:
         """Examples that the record is about."""
         held = len(self.values.ids) if self.values else 0

@@ -55,7 +55,7 @@ from mechassay.results.sections import (
     measures_table,
     tables_section,
 )
-from mechassay.results.text import measure_text, transfers, unknown_models
+from mechassay.results.text import measure_text
 from mechassay.utils.display import counted, number
 from mechassay.utils.files import csv_text, no_folder, write_text
 
@@ -69,7 +69,7 @@ def _page_of(report: Report, kind: str) -> Page:
 def _sections(report: Report, kind: str) -> list[Section]:
     """Return the sections of a report's page, which begins with the models of a transfer."""
     sections = _page_of(report, kind).sections(report)
-    texts = [Text(text, "verdict") for text in transfers(report.records)]
+    texts = [Text(text, "verdict") for text in report.transfers]
     if not texts or not sections or sections[0].title:
         return [Section("", tuple(texts)), *sections] if texts else sections
     first, *others = sections
@@ -127,6 +127,15 @@ def notes_on(records: Sequence[Record]) -> list[str]:
     answers are compared.
     """
     return [*unknown_models(records), *equal_content_lines(records), *alignment_lines(records)]
+
+
+def unknown_models(records: Sequence[Record]) -> list[str]:
+    """Name what was found in a model that is not known."""
+    names = dict.fromkeys(
+        what for record in records for what, there in record.found_in.items() if not there
+    )
+    text = f"It is not known in which model these were found: {', '.join(names)}."
+    return [text] if names else []
 
 
 def equal_content_lines(records: Sequence[Record]) -> list[str]:

@@ -84,28 +84,6 @@ def setting_name(record: Record) -> str:
     return f"{record.model.name}, {task}, {objective(record)} ({profile})"
 
 
-def transfers(records: Sequence[Record]) -> list[str]:
-    """Name both models of what was found in one model and measured in another."""
-    lines: dict[str, None] = {}
-    for record in records:
-        weights = record.identities.get("model", {}).get("weights", "")
-        here = f"{record.model.name} (weights {weights[:8]})" if weights else record.model.name
-        for what, there in record.found_in.items():
-            if there:
-                lines[f"The {what} of {there}, measured in {here}."] = None
-    return list(lines)
-
-
-def unknown_models(records: Sequence[Record]) -> list[str]:
-    """Name what was found in a model that is not known."""
-    names = dict.fromkeys(
-        what for record in records for what, there in record.found_in.items() if not there
-    )
-    return (
-        [f"It is not known in which model these were found: {', '.join(names)}."] if names else []
-    )
-
-
 def objective(record: Record) -> str:
     """The objective in words."""
     return OBJECTIVES.get(record.metric.name, record.metric.name)

@@ -225,10 +225,10 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
         model = self._inputs(cell, worker, False).model
         read = given.read(model)
         what = f"features {cell.labels['featurizer']}"
-        found = found_in(what, read.fit.provenance, model, transfer=self.transfer)
+        elsewhere = found_in(what, read.fit.provenance, model, transfer=self.transfer)
         # Sites at all tokens need prompts of equally many, which leaves out others.
         inputs = self._inputs(cell, worker, any(site.position == ALL for site in read.fit.sites))
-        return self._record(given, read, inputs, cell).changed(found_in=found)
+        return self._record(given, read, inputs, cell).changed(found_in=elsewhere)
 
     def _inputs(self, cell: Cell, worker: Worker, at_all: bool) -> VariableInputs:
         """Return the inputs of one task, as a search for its variables loads them."""

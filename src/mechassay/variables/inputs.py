@@ -89,14 +89,14 @@ class VariableInputs:
     Attributes:
         experiment, worker: of the run.
         cell: any of the cells.
-        found: the models in which dictionaries were found, if these are other models or are not
+        elsewhere: the models in which dictionaries were found, if these are other models or are not
             known.
     """
 
     experiment: VariablesOptions
     worker: Worker
     cell: Cell
-    found: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    elsewhere: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     _made: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def _once(self, name: str, make: Any) -> Any:
@@ -281,7 +281,7 @@ class VariableInputs:
             },
             made_by(model, experiment.seed, chosen["test"].hash),
             data=chosen,
-            found_in=dict(self.found) if featurizer == "dbm+sae" else {},
+            found_in=dict(self.elsewhere) if featurizer == "dbm+sae" else {},
         )
 
     def _saes(self, places: Sequence[Site]) -> dict[Site, SAE]:
@@ -294,7 +294,7 @@ class VariableInputs:
         saes = {site: sae_of_site(source, site) for site in places}
         for site, sae in saes.items():
             what = f"dictionary {Path(source).name} of {site}"
-            self.found |= found_in(what, sae.provenance, self.model, transfer=transfer)
+            self.elsewhere |= found_in(what, sae.provenance, self.model, transfer=transfer)
         return saes
 
     def _at_sites(self, cell: Cell, variable: str, featurizer: str) -> Localization:

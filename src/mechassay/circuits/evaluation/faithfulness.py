@@ -374,13 +374,15 @@ def magnitude_sweep(
     profile: Profile = "strict",
     fractions: Sequence[float] = FRACTIONS,
     greedy: bool = False,
+    transfer: bool = False,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> RankingCurve:
     """The circuits by magnitude alone: half a curve, without random rankings.
 
-    Errors are those of `faithfulness_curve`.
+    Arguments and errors are those of `faithfulness_curve`.
     """
+    found_in("scores", scores.provenance, model, transfer=transfer)
     sizes, measured = check_fractions(fractions), load_objective(objective)
     batch = model.batch(pairs)
     ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
@@ -492,10 +494,12 @@ def evaluate_distinct(
     objective: Objective,
     progress: Progress,
 ) -> Float[np.ndarray, "circuits n"]:
-    """`evaluate`, running equal circuits once: pruned, several small sizes are often the same."""
+    """`evaluate`, running equal circuits once: pruned, several small sizes are often the same. The
+    caller has compared the model of the circuits.
+    """
     places: dict[Circuit, int] = {}
     which = [places.setdefault(circuit, len(places)) for circuit in circuits]
-    return evaluate(model, list(places), batch, objective, progress=progress)[which]
+    return evaluate(model, list(places), batch, objective, transfer=True, progress=progress)[which]
 
 
 def _warnings(
@@ -652,17 +656,21 @@ def completeness(
     pairs: PairsLike,
     objective: ObjectiveLike = "logit_diff",
     *,
+    transfer: bool = False,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> Completeness:
     """Run a circuit and its complement.
 
+    Args:
+        transfer: whether the circuit may have been found in another model.
+
     Raises:
-        GraphMismatch, NonFinite, OutOfMemory: as `evaluate`.
+        BadUsage, GraphMismatch, NonFinite, OutOfMemory: as `evaluate`.
     """
     batch, graph, chosen = model.batch(pairs), model.graph, load_objective(objective)
     circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, complement(circuit)]
-    values = evaluate(model, circuits, batch, chosen, progress=progress)
+    values = evaluate(model, circuits, batch, chosen, transfer=transfer, progress=progress)
     return completeness_of(values, batch.groups, chosen.name, seed=seed)
 
 
@@ -685,6 +693,7 @@ def minimality(
     *,
     unit: Unit = "edge",
     most: int | None = None,
+    transfer: bool = False,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> Minimality:
@@ -693,6 +702,7 @@ def minimality(
 
     Args:
         most: parts that are left out, drawn at random where the circuit has more.
+        transfer: whether the circuit may have been found in another model.
 
     Raises:
         BadUsage: an empty circuit, or no part to leave out. UnknownName: no such unit. Also as
@@ -710,7 +720,7 @@ def minimality(
         names = list(parts)
         parts = {names[place]: parts[names[place]] for place in sorted(drawn.tolist())}
     circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, *parts.values()]
-    values = evaluate(model, circuits, batch, chosen, progress=progress)
+    values = evaluate(model, circuits, batch, chosen, transfer=transfer, progress=progress)
     # The drop of f is the share of m(C) - m(C without the part): the empty circuit cancels.
     drops = np.vstack((values[:2], values[1] + values[2] - values[3:]))
     f, intervals = _shares(drops, batch.groups, chosen.name, seed)

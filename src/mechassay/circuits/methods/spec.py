@@ -265,13 +265,13 @@ class CircuitSpec:
         Raises:
             BadUsage: the circuit was found in another model, and no transfer is asked for.
         """
-        found = replace(self.find(model.graph, **about), text=label or self.called)
+        own = replace(self.find(model.graph, **about), text=label or self.called)
         if self.kind not in GIVEN:
-            return found
-        origin = found.circuit.provenance
-        elsewhere = found_in(f"circuit {found.text}", origin, model, transfer=transfer)
-        circuit = replace(found.circuit, provenance=accepted(origin))
-        return replace(found, circuit=circuit, found_in=elsewhere)
+            return own
+        origin = own.circuit.provenance
+        elsewhere = found_in(f"circuit {own.text}", origin, model, transfer=transfer)
+        circuit = replace(own.circuit, provenance=accepted(origin))
+        return replace(own, circuit=circuit, found_in=elsewhere)
 
     def _given(self, graph: Graph | None, by: By) -> FoundCircuit:
         about: dict[str, Any] = {SCORES_SHA256: self.file_hash}
