@@ -302,6 +302,33 @@ def test_a_task_on_a_model_counts_as_much_as_all_ground_truths(measured: list[Re
     assert to_run(truths).startswith("eap: ") and to_run(real).startswith("ifr: ")
 
 
+def of_model(records: Sequence[Record], model: str, task: str) -> list[Record]:
+    """Records of one column, as if they were of another model and task."""
+    return [
+        record.changed(
+            cell={**record.cell, "model": model, "task": task},
+            model=record.model.model_copy(update={"name": model}),
+            task=record.task.model_copy(update={"name": task}),
+        )
+        for record in records
+    ]
+
+
+def test_two_models_are_not_two_tasks(measured: list[Record]) -> None:
+    """Of EAP .9 and .9 in one model and .3 in the other: a mean of .6, not of .7."""
+    own = [r for r in measured if r.model.name == measured[0].model.name]
+    first = chosen_by(own, {"eap": 0.9, "ifr": 0.65}, {})
+    second = chosen_by(own, {"eap": 0.3, "ifr": 0.65}, {})
+    every = [*of_model(first, "one", "ioi"), *of_model(second, "two", "ioi")]
+    assert "(mean of 1 task on 2 models, " in to_run(every)
+    every += of_model(first, "one", "mcqa")
+    text = to_run(every)
+    assert text.startswith("ifr: ") and "0.650 (mean of 2 tasks on 2 models, " in text
+    (table,) = (t for t in SuitePage().tables(Report(every)) if t.title == CHOSEN_BY)
+    assert [row.cells[:2] for row in table.rows] == [("ifr", "0.650"), ("eap", "0.600")]
+    assert table.columns[1].heading == "CMA, 2 tasks on 2 models"
+
+
 def test_what_no_method_to_run_follows_from(measured: list[Record]) -> None:
     cma = {"eap": 0.8, "ifr": 0.9}
     assert to_run(chosen_by(measured, {"eap": 0.9}, {})) == ""

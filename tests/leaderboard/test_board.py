@@ -101,6 +101,19 @@ def test_averages_are_of_one_set_of_conditions_for_each_task() -> None:
     assert alone.average("c", "cpr") == 0.9
 
 
+def test_two_models_of_one_name_are_two_places() -> None:
+    """Each counts in averages, and stands in a column that names its weights."""
+    cells = [
+        made("a", "ioi", value, conditions={"examples": "x", "weights": weights})
+        for value, weights in ((1.0, "0123abcd"), (0.5, "fedc4567"))
+    ]
+    board = Board.of(RULES, cells)
+    places = board.comparable("cpr")
+    assert len(places) == 2 and len({place.title for place in places}) == 2
+    assert {place.weights for place in places} == {"0123abcd", "fedc4567"}
+    assert board.average("a", "cpr") == 0.75
+
+
 def test_the_newest_of_equal_cells_stands() -> None:
     old, new = made("a", "ioi", 0.1), made("a", "ioi", 0.2, created="2026-02-01")
     for cells in ([old, new], [new, old]):

@@ -196,8 +196,8 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         return [*notes, f"Every method runs {1 + self.resamples} times: with {again} too."]
 
     def rankings(self) -> list[tuple[str, str]]:
-        """Return what is measured: each method by its name, and as it was typed; each score file by
-        its label, and its path.
+        """Return the measured rankings: each method as its name and the typed text, each score file
+        as its label and its path.
         """
         files = self._file_labels()
         return [*self._methods().items(), *((label, path) for path, label in files.items())]

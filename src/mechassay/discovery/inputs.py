@@ -142,7 +142,7 @@ class CircuitInputs:
     """One model on one task: the pairs, controls and constants that its cells share.
 
     Attributes:
-        elsewhere: what `found_in` returns of score files, by the names of their cells.
+        elsewhere: the models of score files, by the names of cells (`found_in`).
     """
 
     experiment: CircuitsOptions

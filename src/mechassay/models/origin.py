@@ -74,16 +74,16 @@ def found_in(
 
 
 def origin_text(provenance: Mapping[str, Any]) -> str:
-    """Return the model of a provenance, with the digest of its weights if it is known; "" if it
-    names no model.
+    """Return the model of a provenance, with the digest of the weights if the digest is known; "" if
+    the provenance names no model.
     """
     own, name = _digests(provenance), str(provenance.get(NAME) or "")
     return with_digest(name, own) if name and own else name
 
 
 def accepted(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a provenance without digests: of a result whose transfer was asked for, and that is
-    not compared again.
+    """Return a provenance without digests, so that a result that was compared is not compared
+    again.
     """
     return {key: value for key, value in provenance.items() if key != DIGESTS}
 
@@ -94,7 +94,7 @@ def with_digest(name: str, digests: Mapping[str, str]) -> str:
 
 
 def _digests(provenance: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the digests of a provenance; None if it has none, or others than ours."""
+    """Return the digests of a provenance; None if they are missing or in another form."""
     digests = provenance.get(DIGESTS)
     if not isinstance(digests, Mapping):
         return None

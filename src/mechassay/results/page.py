@@ -436,7 +436,7 @@ class Report(OneLine, Tabular):
         return list(dict.fromkeys(text for record in self.records for text in record.transfers))
 
     def __str__(self) -> str:
-        """Return the models of a transfer, the first answer or why there is none, and the page."""
+        """Return the models of a transfer, the first answer or the reason, and the page's path."""
         reasons = [
             f"{failure.status}: {failure.error}: {failure.message}"
             if failure.traceback

@@ -1,9 +1,9 @@
-"""Cells whose models and files have other names than those of a measured cell, but equal content.
+"""Equal content under two names is measured once.
 
-Such a cell is not measured: it gets a copy of the measured cell's record and files. Only paths
-count (two folders, two files of pairs), because results of a model of this package depend on its
-name: a ground truth has a known circuit. Paths with other revisions, or files with other names, do
-not count either, because records hold revisions and the names of pairs.
+If the models and files of a cell have equal content to those of a measured cell, the cell gets a
+copy of the record and of the files of the measured cell. Only paths count (two folders, two files
+of pairs), because the results of a packaged model depend on its name: a ground truth has a known
+circuit. Revisions and the own names of files have to agree, because records hold them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NOT_COPIED = ("failures", "records")
 
 
 def equal_record(experiment: Any, cell: Cell, worker: Worker) -> Record | None:
-    """Return the record of a measured cell with equal content, after its files were copied for this
-    cell; None if there is no such cell.
+    """Return the record of a measured cell with equal content, and copy the files of the measured
+    cell for this cell; None if no measured cell has equal content.
 
     Args:
         worker: loads the model of this cell if its digests are not cached.

@@ -83,7 +83,7 @@ def labels_of(names: Iterable[str], forms: Callable[[str], list[str]]) -> dict[s
 
 
 def model_labels(names: Iterable[str]) -> dict[str, str]:
-    """Return the label of each model. Revisions of one model share the label of its path."""
+    """Return the label of each model. Revisions of one model share the label of the path."""
     parts = {name: _parts(name) for name in names}
     paths = labels_of(dict.fromkeys(path for _, path, _ in parts.values()), _model_forms)
     return {name: f"{before}{paths[path]}{after}" for name, (before, path, after) in parts.items()}
@@ -146,7 +146,7 @@ def path_forms(path: str) -> list[str]:
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """Return the model's name between what stands before it (`untrained:`) and its revision."""
+    """Return the prefix of a model's name (`untrained:`), the path or id, and the revision."""
     text = name.removeprefix(UNTRAINED)
     path, revision = split_revision(text)
     return name.removesuffix(text), path, f"{AT}{revision}" if revision else ""

@@ -7,7 +7,9 @@ import pytest
 from scipy.stats import ttest_rel
 
 from mechassay.errors import BadUsage
-from mechassay.measurement.metrics.incremental_validity import incremental
+from mechassay.measurement.metric import GaugeInputs
+from mechassay.measurement.metrics.incremental_validity import IncrementalValidity, incremental
+from mechassay.results.records import Measure, Record, Spec, provenance
 
 TASKS = ["a", "b", "c", "d"]
 BASE = np.array([0.1, 0.4, 0.5, 0.9])
@@ -34,6 +36,32 @@ def test_the_best_of_many_random_baselines_hides_a_gain() -> None:
     others = {str(i): tasks + rng.standard_normal(12) for i in range(20)}
     found = incremental(tasks + 1, others, [str(i) for i in range(12)])
     assert found.page["delta"] < 0 < found.repaired["delta"]
+
+
+def result(model: str, task: str, method: str, cpr: float) -> Record:
+    names = {"model": model, "task": task, "method": method}
+    return Record(
+        kind="circuits",
+        specs={role: Spec(name=name) for role, name in names.items()},
+        measures=[Measure(name="cpr", value=cpr)],
+        provenance=provenance(device="cpu", dtype="float32", seed=0),
+    )
+
+
+def test_two_models_are_not_two_tasks() -> None:
+    """A task counts once, with the mean over its models: gains of .1 and .5 on ioi are .3."""
+    rows = {"ioi": {"one": (0.5, 0.4), "two": (0.9, 0.4)}, "mcqa": {"one": (0.6, 0.5)}}
+    records = [
+        result(model, task, method, value)
+        for task, models in rows.items()
+        for model, values in models.items()
+        for method, value in zip(("new", "old"), values, strict=True)
+    ]
+    measurement = IncrementalValidity("new").measure(GaugeInputs(more={"records": lambda: records}))
+    assert measurement.repaired["delta"] == pytest.approx((0.3 + 0.1) / 2)
+    one_task = [record for record in records if record.task.name == "ioi"]
+    with pytest.raises(BadUsage, match="got 1 tasks"):
+        IncrementalValidity("new").measure(GaugeInputs(more={"records": lambda: one_task}))
 
 
 def test_no_gain_does_not_pass() -> None:

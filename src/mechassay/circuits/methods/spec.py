@@ -68,8 +68,8 @@ class FoundCircuit(OneLine):
     """A circuit, what results call it (`text`), and its origin as plain values (`about`).
 
     Attributes:
-        found_in: the model in which a circuit of a file was found, if it is another one or is not
-            known, see `models.origin`.
+        found_in: the model in which the circuit of a file was found, if that model differs or is
+            not known (`models.origin`).
     """
 
     text: str
