@@ -74,8 +74,8 @@ def found_in(
 
 
 def origin_text(provenance: Mapping[str, Any]) -> str:
-    """Return the model of a provenance, with the digest of the weights if the digest is known; "" if
-    the provenance names no model.
+    """Return the model of a provenance, with the digest of the weights if that is known; "" if the
+    provenance names no model.
     """
     own, name = _digests(provenance), str(provenance.get(NAME) or "")
     return with_digest(name, own) if name and own else name
