@@ -622,3 +622,18 @@ def test_what_does_not_name_its_model_is_said(kind: str, place: Path) -> None:
     assert any(record.found_in for record in report.records)
     assert report.page is not None
     assert "It is not known in which model these were found" in report.page.read_text("utf-8")
+
+
+def test_the_alignments_of_a_run_of_two_models(place: Path) -> None:
+    """Those of the named model are measured, though both models have one folder name."""
+    prepared("variables")
+    shutil.copytree("mine", "one/final")
+    other_weights()
+    shutil.copytree("mine", "two/final")
+    models = ("one/final", "two/final")
+    variables = replace(KINDS["variables"], featurizers=("full-vector",), models=models)
+    assert not ma.run(variables, "found", progress=SILENT).failures
+    for model in models:
+        own = replace(KINDS["alignments"], alignments=("found",), model=model)
+        report = ma.run(own, Path("out", model), progress=SILENT)
+        assert len(report.records) == 1 and not report.records[0].found_in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from helpers.tiny_models import with_words
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.series import CircuitSeries
+from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.errors import BadFile, BadUsage
 from mechassay.models.model import Model
 from mechassay.models.origin import accepted, found_in, origin_in, origin_of, origin_text
@@ -114,6 +116,55 @@ def test_scores_circuits_and_curves_keep_their_model(tmp_path: Path) -> None:
     assert ma.circuits.faithfulness_curve(one, unknown, pairs, **about).found_in == {
         "scores random": ""
     }
+
+
+def test_a_replaced_parameter_is_noticed_though_its_memory_is_used_again() -> None:
+    one = model()
+    layer = one.hf.lm_head
+    shape = layer.weight.shape
+    before = {one.known_identity.weights}
+    for seed in range(10):
+        values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        layer.weight = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+        layer.weight = torch.nn.Parameter(values, requires_grad=False)
+        assert one.known_identity.weights == one.identity.weights not in before
+        before.add(one.identity.weights)
+
+
+def test_folders_of_circuits_are_transferred_with_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in (0, 1):
+        hf, tokenizer = with_words(seed=number)
+        for part in (hf, tokenizer):
+            part.save_pretrained(f"seed{number}")
+    one = ma.load_model("seed0")
+    scores = replace(Random(seed=0).draw(one.graph), provenance=origin_of(one))
+    for size in (5, 20, 40):
+        scores.top(size).save(f"series/{size}.safetensors")
+    scores.top(20).save("known.safetensors")
+    experiment = CircuitsExperiment(
+        ("seed1",),
+        ("ioi",),
+        scores=("series",),
+        known="known.safetensors",
+        metrics=("completeness:size=20", "minimality:size=20"),
+        train_limit=8,
+        test_limit=8,
+        random_rankings=5,
+    )
+    with pytest.raises(BadUsage, match=r"scores series: found in seed0 \(weights \w{8}\)"):
+        ma.run(experiment, progress=SILENT)
+    report = ma.run(replace(experiment, transfer=True), progress=SILENT)
+    assert not report.failures
+    (record,) = report.records
+    assert record.measure("completeness@20") is not None or len(record.measures) > 5
+    assert set(record.found_in) == {"scores series", "known circuit known.safetensors"}
+    assert [text.partition(" of ")[0] for text in report.transfers] == [
+        "The scores series",
+        "The known circuit known.safetensors",
+    ]
 
 
 def test_circuits_of_a_folder_are_of_one_model(tmp_path: Path) -> None:

@@ -176,9 +176,9 @@ def test_a_link_that_points_elsewhere() -> None:
     first = run(experiment)
     os.unlink("best")
     os.symlink("b", "best")
-    second = run(replace(TWO, models=("best",)))
+    with pytest.warns(UserWarning, match="best has other weights"):
+        second = run(experiment)
     assert second.folder != first.folder
-    assert {record.cell["model"] for record in second.records} == {"b"}
     assert {x.identities["model"]["weights"] for x in second.records} == {
         ma.load_model("b").identity.weights
     }

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -33,10 +34,10 @@ from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.claims.claim import Claim
 from mechassay.claims.rubric import JUDGED, RecordTest, Status
-from mechassay.errors import BadFile
+from mechassay.errors import BadFile, MechassayError
 from mechassay.measurement.measurement import Measurement
 from mechassay.models.objectives import least_size
-from mechassay.models.sources import UNTRAINED, model_name
+from mechassay.models.sources import UNTRAINED, known_digests, model_name
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Record
 from mechassay.runs.cells import cell_name
@@ -191,7 +192,22 @@ def _of_model(stored: StoredRecord, claim: Claim, where: str, families: set[str]
         strange = name.startswith((TRUTH, UNTRAINED))
         return bool(families) and bool(family) and family not in families and not strange
     model = claim.untrained_copy if where == "untrained" else claim.model
-    return bool(model) and name in (model, record_name(model))
+    if not model:
+        return False
+    weights = stored.record.identities.get("model", {}).get("weights")
+    return name in (model, record_name(model)) or (
+        weights is not None and weights == _known_weights(model)
+    )
+
+
+def _known_weights(model: str) -> str | None:
+    """Return the digest of a model's weights if it is cached. Records that were made in another
+    working directory have another name of the same model.
+    """
+    with suppress(MechassayError):
+        if known := known_digests(model, "float32"):
+            return known["weights"]
+    return None
 
 
 def _is_about(stored: StoredRecord, kind: str) -> bool:

@@ -174,6 +174,9 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
                 )
         for file in self.scores:
             load_ranked(file)
+        for file in self.scores:
+            if file in self._methods() or file in self.methods:
+                raise BadUsage(f"{file}: the folder has the name of a method; rename it.")
         if not self.rankings():
             raise BadUsage("Name a method or a score file: there is nothing to do.")
 

@@ -358,6 +358,11 @@ class CircuitInputs:
         scores = load_ranked(cell["method"], self.model.graph)
         what, transfer = f"scores {cell.labels['method']}", self.experiment.transfer
         self.elsewhere[cell.name] = found_in(what, scores.provenance, self.model, transfer=transfer)
+        if isinstance(scores, CircuitSeries):
+            circuits = (
+                dataclasses.replace(x, provenance=accepted(x.provenance)) for x in scores.circuits
+            )
+            scores = dataclasses.replace(scores, circuits=tuple(circuits))
         return dataclasses.replace(scores, provenance=accepted(scores.provenance))
 
     def found_in(self, cell: Cell) -> dict[str, str]:

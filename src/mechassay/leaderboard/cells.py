@@ -341,7 +341,7 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
         "board": rules.name,
         "place": place,
         "failing": [check.name for check in record.checks if not check.passed],
-        "warnings": [] if is_private(record) else [*no_values, *record.warnings],
+        "warnings": [] if is_private(record) else [*record.transfers, *no_values, *record.warnings],
         "created": record.provenance.created,
         "seconds": seconds(record),
         "private": is_private(record),

@@ -108,15 +108,6 @@ def _saved_tensors(hf: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield name.replace("_orig_mod.", ""), values
 
 
-def tensor_versions(hf: nn.Module) -> tuple[object, ...]:
-    """Return what changes if a parameter or a saved buffer is replaced, or written to in place."""
-    return tuple(
-        # Tensors made in inference mode have no version counter.
-        (id(tensor), tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version)
-        for _, tensor in (*hf.named_parameters(), *saved_buffers(hf))
-    )
-
-
 def saved_buffers(hf: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the buffers that `save_pretrained` writes."""
     for prefix, module in hf.named_modules():

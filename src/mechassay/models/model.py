@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechassay.errors import BadFile, BadPairs, BadUsage, UnsupportedModel
+from mechassay.errors import BadFile, BadPairs, BadUsage, MechassayError, UnsupportedModel
 from mechassay.models.decoder import Context, Decoder
 from mechassay.models.devices import (
     check_copies,
@@ -30,7 +30,7 @@ from mechassay.models.devices import (
 from mechassay.models.families import decode
 from mechassay.models.forward import Trace, trace
 from mechassay.models.graph import Graph
-from mechassay.models.identity import ModelIdentity, tensor_versions
+from mechassay.models.identity import ModelIdentity
 from mechassay.models.loading import with_drawn_weights
 from mechassay.models.quantised import check_quantisation, shape_of, tensors_of
 from mechassay.models.replicas import Replicas
@@ -108,10 +108,11 @@ class Model(OneLine):
 
     @property
     def known_identity(self) -> ModelIdentity:
-        """The digests, hashed again only if a tensor was replaced or written to. A change through
-        `Tensor.data` is not noticed.
-        """
-        return self.watch.identity(self.hf, lambda: self.identity)
+        """The digests, hashed again only if the weights were changed (`models.edits`)."""
+        self.read_again()
+        if self.watch.identity is None:
+            self.watch.identity = self.identity
+        return self.watch.identity
 
     def repr_fields(self) -> dict[str, Any]:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
@@ -343,15 +344,64 @@ class Model(OneLine):
         return check
 
     def check_unchanged(self) -> None:
-        """Check the model again if hooks, modules or autocast are not as at the last check.
+        """Read the weights again if they were changed in memory, and check the model again if
+        hooks, modules or autocast are not as at the last check.
+
+        Each function that runs the model calls this once. A changed attribute, such as a number of
+        the configuration or the epsilon of a norm, is not noticed.
 
         Raises:
+            BadUsage: see `read_again`.
             SelfCheckFailed, UnsupportedModel: see `check`.
         """
+        self.read_again()
         if self.watch.checked is None:  # a copy, or a model in another process
             self.watch.accept(self.hf, self.device)
         elif self.watch.differs(self.hf, self.device):
             self.check()
+
+    def read_again(self) -> None:
+        """Read the decoder again if the weights were changed in memory: by an optimizer, by
+        `load_state_dict`, a new Parameter, or through `Tensor.data`.
+
+        An edit of single elements through `Tensor.data` can be missed, see `models.edits`. Load the
+        model again after such an edit.
+
+        Raises:
+            BadUsage: the weights cannot be read again, or the decoder was made of those before.
+        """
+        watch = self.watch
+        if watch.decoder is None or watch.edits is None or not watch.edits.seen(self.hf):
+            return
+        if self.decoder is not watch.decoder:
+            raise BadUsage(
+                f"The weights of {self.name} were changed after its decoder was made: make the"
+                " decoder again."
+            )
+        try:
+            fresh = _read(self.hf, self.name)
+        except MechassayError as error:
+            raise BadUsage(
+                f"The weights of {self.name} were changed, and cannot be read again: {error} Load"
+                " the model again."
+            ) from None
+        # The same object: whoever holds the decoder has the new weights.
+        vars(watch.decoder).clear()
+        vars(watch.decoder).update(vars(fresh))
+        watch.read(self.hf, watch.decoder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields of a copy, without the decoder if it can be read from the original."""
+        state = dict(vars(self))
+        if self.decoder is self.watch.decoder:
+            del state["decoder"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "decoder" not in state:
+            vars(self)["decoder"] = _read(self.hf, self.name)
+            self.watch.read(self.hf, self.decoder)
 
 
 def _check_pairs(pairs: Any, kinds: tuple[type, ...] = (Pair,)) -> None:
@@ -400,11 +450,18 @@ def make_model(
         # PyTorch's product of all experts at once takes no fp64.
         hf.set_experts_implementation("eager")
     hf.eval()
-    dtype = next(x.dtype for x in hf.parameters() if x.is_floating_point())
-    with standing_in(hf, label, dtype, device):
-        decoder = decode(hf)
-    model = Model(label, hf, tokenizer, decoder, tuple(prepend))
+    model = Model(label, hf, tokenizer, _read(hf, label), tuple(prepend))
+    model.watch.read(hf, model.decoder)
     return replace(model, self_check=model.check()) if check else model
+
+
+def _read(hf: PreTrainedModel, label: str) -> Decoder:
+    """Return the decoder of an original; matrices that are quantised or elsewhere are made when
+    they are used.
+    """
+    dtype = next(x.dtype for x in hf.parameters() if x.is_floating_point())
+    with standing_in(hf, label, dtype, main_device(hf)):
+        return decode(hf)
 
 
 def load_model(
@@ -467,8 +524,7 @@ def load_model(
         names = f"{', '.join(unused[:3])}{', ...' if unused[3:] else ''}"
         notes.append(f"{counted(len(unused), 'tensor')} of its files not used ({names})")
     about = {"is_own": resolved.own, "checkpoint": "; ".join(notes)}
-    loaded = _identity(model, own_files)
-    model.watch.hashed = tensor_versions(hf), loaded
+    loaded = model.watch.identity = _identity(model, own_files)
     return replace(model, files=own_files, loaded=loaded, **about)
 
 

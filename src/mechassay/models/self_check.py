@@ -39,9 +39,10 @@ from mechassay.errors import (
 from mechassay.models.computing import float32_products
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.devices import main_device
+from mechassay.models.edits import Edits
 from mechassay.models.families import FAMILIES, MISREAD, unlike_llama
 from mechassay.models.forward import Trace, trace
-from mechassay.models.identity import ModelIdentity, tensor_versions
+from mechassay.models.identity import ModelIdentity
 from mechassay.models.weight_files import UNREADABLE, quiet
 from mechassay.utils.display import OneLine
 
@@ -429,20 +430,22 @@ def check_adapters(name: str, hf: nn.Module) -> None:
 
 
 class Watch:
-    """Notices hooks, modules and autocast that came to a model after its check, and tensors that
-    were replaced or written to after they were hashed.
+    """Notices what changed in a model since it was checked and read. All `Model`s of one original
+    share it.
+
+    Attributes:
+        checked: hooks, modules and autocast at the last check.
+        decoder: the decoder that was read from the original; None if the model's decoder was made
+            in another way.
+        edits: the weights as the decoder has them.
+        identity: their digests, once they are known.
     """
 
     def __init__(self) -> None:
         self.checked: tuple[object, ...] | None = None
-        self.hashed: tuple[tuple[object, ...], ModelIdentity] | None = None
-
-    def identity(self, hf: nn.Module, make: Callable[[], ModelIdentity]) -> ModelIdentity:
-        """Return the digests of a model, made anew if a tensor changed by its version counter."""
-        versions = tensor_versions(hf)
-        if self.hashed is None or self.hashed[0] != versions:
-            self.hashed = versions, make()
-        return self.hashed[1]
+        self.decoder: Decoder | None = None
+        self.edits: Edits | None = None
+        self.identity: ModelIdentity | None = None
 
     def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
         return Watch, ()  # Modules of a copy, or in another process, are others.
@@ -454,6 +457,10 @@ class Watch:
     def accept(self, hf: nn.Module, device: torch.device) -> None:
         """Remember the present hooks, modules and autocast as checked."""
         self.checked = _identity(hf, device)
+
+    def read(self, hf: nn.Module, decoder: Decoder) -> None:
+        """Remember the present weights as those of a decoder."""
+        self.decoder, self.edits, self.identity = decoder, Edits(hf), None
 
 
 def _identity(hf: nn.Module, device: torch.device) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ circuit. Revisions and the own names of files have to agree, because records hol
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -86,13 +87,15 @@ def _copied(record: Record, other: Cell, cell: Cell, worker: Worker) -> Record:
     record with the new names of files.
     """
     root = worker.folder.path
-    names = {other.name: cell.name, **({other.inputs: cell.inputs} if other.inputs else {})}
+    names = {other.name: cell.name}
+    if other.name.startswith(f"{other.inputs}/"):  # The inputs have files of their own.
+        names[other.inputs] = cell.inputs
 
     def renamed(path: str) -> str:
         folder, slash, rest = path.partition("/")
         for text, head in ((path, ""), (rest, f"{folder}{slash}")):
             for before, after in names.items():
-                if text.startswith((f"{before}/", f"{before}.")):
+                if _is_file_of(text, before):
                     return f"{head}{after}{text[len(before) :]}"
         return path
 
@@ -106,3 +109,11 @@ def _copied(record: Record, other: Cell, cell: Cell, worker: Worker) -> Record:
     if values is None or not values.file:
         return record
     return record.changed(values=values.model_copy(update={"file": renamed(values.file)}))
+
+
+def _is_file_of(path: str, name: str) -> bool:
+    """Return whether a path, within one of a run's folders, is of a cell or of inputs of this name:
+    below a folder of the name, or a file of the name with an ending.
+    """
+    rest = path.removeprefix(name)
+    return rest != path and (rest.startswith("/") or re.fullmatch(r"\.\w+", rest) is not None)

@@ -402,4 +402,9 @@ def experiment_of(plan: Mapping[str, Any], **changes: Any) -> Any:
         for name, value in plan.items()
         if name in fields
     }
-    return kind(**{**stored, **changes})
+    experiment = kind(**{**stored, **changes})
+    for name, about in options_of(kind).items():
+        # The names of a plan hold in any working directory, whatever links are there.
+        if name in stored and name not in changes and about.complete in (*NAMED, "files"):
+            object.__setattr__(experiment, name, stored[name])
+    return experiment

@@ -1,8 +1,9 @@
 """Names and labels of the models, tasks and files of a run.
 
 A name stands in plan.json, in the names of cells and in records. The name of a path is the path
-relative to the working directory, with links resolved: `a/final` for `./a/final`. A record has a
-shorter name of a path outside the working directory, because records are published.
+relative to the working directory: `a/final` for `./a/final`. A record has the name of a path
+outside the working directory relative to the home folder or to the root, because records are
+published.
 
 A label is for display. It is unique among the labels of a result: the last parts of a path, as few
 as tell it from the others (`seed0/final`, `seed1/final`). A folder in a cache of the hub has the
@@ -11,6 +12,7 @@ label of its repository.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path, PurePath
 from typing import Any
@@ -110,7 +112,7 @@ def file_labels(
     """
 
     def forms(path: str) -> list[str]:
-        if path in others:
+        if path in others:  # A path of this name is refused before.
             return [path]
         above = path_forms(str(PurePath(path).parent))
         return [last(path), *(f"{folder}/{last(path)}" for folder in above), path]
@@ -129,13 +131,18 @@ def circuit_labels(texts: Iterable[str]) -> dict[str, str]:
 
 def stored_name(name: str) -> str:
     """Return the name of a model or a task as records have it: of a path outside the working
-    directory the last two parts, of a folder in a cache of the hub the repository.
+    directory the path in the home folder or in the root, of a folder in a cache of the hub the
+    repository.
     """
     before, path, after = _parts(name)
-    is_outside = PurePath(path).is_absolute() or PurePath(path).parts[:1] == ("..",)
-    outside = "/".join(PurePath(path).parts[-2:])
-    short = cached_repository(Path(path)) or (outside if is_outside else path)
-    return f"{before}{short}{after}"
+    if repository := cached_repository(Path(path)):
+        path = repository
+    elif PurePath(path).is_absolute() or PurePath(path).parts[:1] == ("..",):
+        whole = PurePath(os.path.abspath(path))
+        home = Path.home()
+        top = home if whole.is_relative_to(home) else whole.anchor
+        path = whole.relative_to(top).as_posix()
+    return f"{before}{path}{after}"
 
 
 def path_forms(path: str) -> list[str]:

@@ -32,6 +32,7 @@ from mechassay.runs.identities import (
     digests_of_task,
     file_states,
 )
+from mechassay.runs.names import stored_name
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.utils.digests import states_of
@@ -230,6 +231,8 @@ class Worker:
             load = partial(load_model, name, dtype=dtype, prepend_bos=prepend_bos)
             try:
                 model = load(device=self.device, device_map=self.device_map or None)
+                if model.is_own:  # Messages and results name it as records do.
+                    model = replace(model, name=stored_name(name))
                 if len(self.devices) > 1:
                     model = replace(model, replicas=Replicas(self.devices, load))
                 self._last = key, model

@@ -276,16 +276,18 @@ class Problem:
 
 
 def relative_name(path: str | Path) -> str:
-    """Return a path relative to the working directory, with links to folders resolved.
+    """Return a path relative to the working directory, without "." and "..".
 
-    The last part of a file's path stays as it is, because the target of a link may have another
-    ending.
+    Links below the working directory keep their names, so that a folder that moves and leaves a
+    link behind keeps its name. Of other paths the links to folders are resolved.
     """
-    path = Path(path).expanduser().absolute()
-    real = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
+    here, path = os.getcwd(), os.path.abspath(Path(path).expanduser())
     with suppress(ValueError):  # On another drive there is no relative path.
-        real = Path(os.path.relpath(real, Path.cwd().resolve()))
-    return real.as_posix()
+        if not Path(path).is_relative_to(here):
+            folder, name = os.path.split(path)
+            path = os.path.join(os.path.realpath(folder), name)
+        path = os.path.relpath(path, here)
+    return Path(path).as_posix()
 
 
 def no_folder(path: str | Path) -> str:

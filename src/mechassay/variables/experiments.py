@@ -39,6 +39,7 @@ from mechassay.results.records import Record, Spec
 from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
 from mechassay.runs.identities import MODEL, TASK, Source
+from mechassay.runs.names import stored_name
 from mechassay.runs.options import MANY, layers_of
 from mechassay.runs.worker import Worker, made_by
 from mechassay.tasks import TASKS
@@ -170,8 +171,8 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
         every = given_alignments(folder)
         if len({alignment.model for alignment in every}) < 2:
             return every
-        label = self.labels()["model", self.model]
-        return [alignment for alignment in every if alignment.model == label]
+        name = stored_name(self.model)
+        return [alignment for alignment in every if alignment.model == name]
 
     def sources(self, cell: Cell) -> dict[str, Source]:
         own = {role: own for role, own in super().sources(cell).items() if role in (MODEL, TASK)}

@@ -42,7 +42,8 @@ def result(model: str, task: str, method: str, cpr: float) -> Record:
     names = {"model": model, "task": task, "method": method}
     return Record(
         kind="circuits",
-        specs={role: Spec(name=name) for role, name in names.items()},
+        specs={**{role: Spec(name=name) for role, name in names.items()}, "model": Spec(name="m")},
+        identities={"model": {"weights": model}},
         measures=[Measure(name="cpr", value=cpr)],
         provenance=provenance(device="cpu", dtype="float32", seed=0),
     )

@@ -171,7 +171,8 @@ class IncrementalValidity(Gauge):
         for record in inputs.records:
             value = record.value(self.measure_name)
             if np.isfinite(value):
-                row = table.setdefault((record.model.name, record.task.name), {})
+                weights = record.identities.get("model", {}).get("weights", record.model.name)
+                row = table.setdefault((weights, record.task.name), {})
                 row[record.method.name] = value
         methods = list(dict.fromkeys(name for row in table.values() for name in row))
         if len(methods) < 2:
