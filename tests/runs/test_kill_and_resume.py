@@ -23,6 +23,7 @@ from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.cli.main import main
 from mechassay.discovery.experiment import CircuitsExperiment
 from mechassay.runs.cells import cell_name
+from mechassay.runs.names import name_of
 from mechassay.runs.run import run
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import read_tensors
@@ -127,7 +128,7 @@ def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
 
 
 def scores_file(out: Path, folder: Path, method: str) -> Path:
-    group = cell_name(str(folder), "ioi")
+    group = cell_name(name_of(str(folder), "models"), "ioi")
     return out / "scores" / group / f"{method.replace(':', ' ')}.safetensors"
 
 

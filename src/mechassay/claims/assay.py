@@ -57,6 +57,7 @@ from mechassay.errors import (
     first_line,
 )
 from mechassay.measurement.measurement import Measurement
+from mechassay.models.sources import model_name
 from mechassay.results.page import Report
 from mechassay.results.reading import recomputed
 from mechassay.results.records import Record, Table
@@ -160,7 +161,7 @@ class Assay:
             load: whether models whose digests are not cached may be loaded.
             about: of `Assay`.
         """
-        model = about.get("model") or claims.claims[0].model
+        model = model_name(about.get("model") or claims.claims[0].model)
         text = json.dumps([asdict(settings), model, len(claims.claims)], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         base = Path("runs") / cell_name("-".join(("assay", model_label(model), name, digest)))

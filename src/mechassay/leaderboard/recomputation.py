@@ -68,7 +68,7 @@ from mechassay.runs.options import options_of
 from mechassay.runs.run import opened
 from mechassay.tasks.task import PRIVATE
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.files import file_hash
+from mechassay.utils.files import file_hash, path_hash
 
 BESIDE = ("file", "sha256", "command", "source", "origin", "earlier")
 """Fields of a cell that do not follow from its record."""
@@ -200,7 +200,10 @@ class MadeRecord:
             UnknownName, BadUsage: the plan is none of this version, or has no such cell.
         """
         experiment = experiment_of(plan)
-        wanted = [own_cell for own_cell in experiment.cells() if own_cell.name == name]
+        cells = experiment.cells()
+        wanted = [own_cell for own_cell in cells if own_cell.name == name]
+        # The files of a board have other paths than those of the run.
+        wanted = wanted or [own_cell for own_cell in cells if _measures_file(own_cell, record)]
         if not wanted:
             raise BadUsage(f"The plan of the run has no cell {name!r}.")
         given = set(given_files(plan, wanted[0])) - set(FOR_ALL)
@@ -380,6 +383,20 @@ def given_files(plan: Mapping[str, Any], cell: Cell) -> dict[str, list[str]]:
 
     with_paths(plan, note)
     return paths
+
+
+def _measures_file(cell: Cell, record: Record) -> bool:
+    """Return whether a cell measures the file that a record was made of, with the same settings."""
+    sha256 = given_hash(record)
+    for axis, text in cell.typed.items():
+        path = text if Path(text).exists() else CircuitSpec.path_in(text)
+        if not sha256 or not path or not Path(path).exists():
+            continue
+        others = {name: label for name, label in cell.stored.items() if name != axis}
+        is_same = record.cell.get(axis, "").endswith(text[len(path) :])
+        if is_same and others.items() <= record.cell.items() and path_hash(Path(path)) == sha256:
+            return True
+    return False
 
 
 def _reads(cell: Cell, path: str) -> bool:
