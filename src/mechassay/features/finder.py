@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, cast
 
 import torch
@@ -50,6 +49,7 @@ from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.utils.files import read_tensors, write_tensors, write_text
+from mechassay.utils.frozen import frozen
 
 KIND = "features"
 STORED: dict[str, type] = {
@@ -74,11 +74,11 @@ class Fit(OneLine, Tabular):
     """
 
     featurizers: Mapping[Site, Featurizer]
-    chosen: Mapping[Site, Bool[Tensor, "k"]] = field(default_factory=lambda: MappingProxyType({}))
+    chosen: Mapping[Site, Bool[Tensor, "k"]] = field(default_factory=lambda: frozen({}))
     losses: Float[Tensor, "steps sites"] = field(
         default_factory=lambda: torch.zeros(0, 0, dtype=torch.float32)
     )
-    provenance: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    provenance: Mapping[str, Any] = field(default_factory=lambda: frozen({}))
     model: Model | None = None
     together: bool = False
 
@@ -288,10 +288,10 @@ class Fit(OneLine, Tabular):
         except (BadUsage, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise BadFile(f"{file}: no file of features ({first_line(error)}).") from None
         return Fit(
-            MappingProxyType(featurizers),
-            MappingProxyType(chosen),
+            frozen(featurizers),
+            frozen(chosen),
             losses,
-            MappingProxyType(provenance),
+            frozen(provenance),
             together=together,
         )
 
@@ -481,8 +481,8 @@ class ValueFinder(ABC):
                 featurizers[site] = self.find(direction)
                 advance(1)
         return Fit(
-            MappingProxyType(featurizers),
-            provenance=MappingProxyType(provenance_of(self, model, batch, chosen)),
+            frozen(featurizers),
+            provenance=frozen(provenance_of(self, model, batch, chosen)),
             model=model,
             together=together,
         )

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mechassay.errors import BadFile, first_line
@@ -31,14 +30,15 @@ from mechassay.utils.display import (
     line,
 )
 from mechassay.utils.files import FORMAT, write_text
+from mechassay.utils.frozen import frozen
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-EMPTY: Mapping[str, str] = MappingProxyType({})
-NO_SPANS: Mapping[str, Span] = MappingProxyType({})
-NO_COUNTS: Mapping[str, int] = MappingProxyType({})
+EMPTY: Mapping[str, str] = frozen({})
+NO_SPANS: Mapping[str, Span] = frozen({})
+NO_COUNTS: Mapping[str, int] = frozen({})
 SHOWN = ("task", "split", "counterfactual", "keep", "seed")
 """What of their source pairs show."""
 LAST = "last"
@@ -154,8 +154,8 @@ class Pairs(Tabular, tuple[Pair, ...]):
         dropped: Mapping[str, int] | None = None,
     ) -> Pairs:
         made = super().__new__(cls, pairs)
-        made.source = MappingProxyType(dict(source or {}))
-        made.dropped = MappingProxyType(dict(dropped or {}))
+        made.source = frozen(source or {})
+        made.dropped = frozen(dropped or {})
         return made
 
     def __repr__(self) -> str:
@@ -337,7 +337,7 @@ class Examples(list[Example]):
 
     def __init__(self, examples: Iterable[Example], dropped: Mapping[str, int]) -> None:
         super().__init__(examples)
-        self.dropped = MappingProxyType(dict(dropped))
+        self.dropped = frozen(dropped)
 
     def __repr__(self) -> str:
         return line("Examples", {"n": len(self), "dropped": sum(self.dropped.values())})
