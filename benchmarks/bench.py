@@ -146,6 +146,7 @@ def jobs(model: Model, batch: Batch) -> list[Job]:
             1,
             "",
         ),
+        Job("a look for edits of the weights", model.read_again, 0.02, 0.012, ""),
         Job("a hundred continuations of two tokens", years(model, batch), 2, 1.7, "100"),
     ]
 
