@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from mechassay.results.records import Failure as Failure
     from mechassay.results.records import Record as Record
     from mechassay.runs.accuracy import AccuracyExperiment as AccuracyExperiment
+    from mechassay.runs.run import open_run as open_run
     from mechassay.runs.run import run as run
     from mechassay.tasks import Task as Task
     from mechassay.tasks import load_task as load_task

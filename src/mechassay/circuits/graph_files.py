@@ -44,6 +44,7 @@ from mechassay.circuits.scores import KEPT, EdgeScores, NeuronScores, NodeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, first_line
 from mechassay.models.graph import Graph
 from mechassay.models.weight_files import checked_tensor, load_archive
+from mechassay.results.records import Record
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import kind_of, whole, write_bytes
 
@@ -618,3 +619,19 @@ def scores_of(file: GraphFile, unit: str = "") -> Scores | None:
         if asked and values is not None and not values.isnan().all():
             scores = kind(file.graph, values, {KEPT: True} if values.isnan().any() else {})
     return scores
+
+
+def circuit_of_record(record: Record, scores: Scores) -> Circuit | None:
+    """Return the smallest circuit of a record, cut from the scores and pruned; None if the record
+    has no smallest circuit, or if its circuits do not follow the order of the scores.
+    """
+    if not record.has_table("smallest circuit"):
+        return None
+    rows = record.table("smallest circuit").where(of="chosen").rows()
+    size, way = rows[0]["fraction"] if rows else None, record.task.args.get("construction", "own")
+    if not isinstance(size, float) or way not in ("own", "top", "greedy"):
+        return None
+    if not isinstance(scores, EdgeScores):
+        return scores.within(size, by="magnitude").pruned()
+    grows = way == "greedy" or (way == "own" and scores.grows)
+    return (scores.greedy if grows else scores.top)(size, by="magnitude").pruned()

@@ -399,6 +399,70 @@ class Report(OneLine, Tabular):
         """The records by the names of their cells."""
         return dict(zip(self.names, self.records, strict=False))  # The names of failures follow.
 
+    @property
+    def conclusion(self) -> str:
+        """The models of a transfer and the first answer; the reason if there is no answer."""
+        reasons = [
+            f"{failure.status}: {failure.error}: {failure.message}"
+            if failure.traceback
+            else f"{failure.status}: {failure.message}"
+            for failure in self.failures
+        ]
+        return "\n".join((self.answers or reasons)[: 1 + len(self.transfers)])
+
+    @property
+    def tables(self) -> dict[str, TextTable]:
+        """The tables that the terminal shows, by title; `csv()` and `latex()` write one."""
+        from mechassay.results.records import page_of
+
+        kinds = dict.fromkeys(record.kind for record in self.records)
+        every = [
+            table
+            for kind in kinds
+            for table in page_of(kind).tables(
+                replace(self, records=[r for r in self.records if r.kind == kind])
+            )
+        ]
+        titles = [table.title or "table" for table in every]
+        return {
+            f"{title} ({place + 1})" if titles.count(title) > 1 else title: table
+            for place, (title, table) in enumerate(zip(titles, every, strict=True))
+        }
+
+    @property
+    def curves(self) -> dict[str, Table]:
+        """The faithfulness curve of each record that has one, by the name of its cell."""
+        return {
+            name: record.table("curve")
+            for name, record in self.by_name.items()
+            if record.has_table("curve")
+        }
+
+    @cached_property
+    def scores(self) -> dict[str, Any]:
+        """The scores (`EdgeScores`, `NodeScores`, `NeuronScores`) in the run's folder, by the names
+        of their cells.
+        """
+        from mechassay.results.records import FILES_OF_RUNS
+
+        files = {
+            name: self.folder / "scores" / f"{name.removesuffix('.scores')}.safetensors"
+            for name in self.by_name
+        }
+        load = FILES_OF_RUNS.load("scores")
+        return {name: load(file) for name, file in files.items() if file.is_file()}
+
+    @cached_property
+    def circuits(self) -> dict[str, Any]:
+        """The smallest circuit (`Circuit`) of each record that has scores and such a circuit, by
+        the name of its cell.
+        """
+        from mechassay.results.records import FILES_OF_RUNS
+
+        make = FILES_OF_RUNS.load("circuit")
+        made = {name: make(self.by_name[name], own) for name, own in self.scores.items()}
+        return {name: circuit for name, circuit in made.items() if circuit is not None}
+
     def by_group(self) -> dict[str, Report]:
         """Return the rows of cells that stand in one folder, by the name of that folder."""
         rows = (*self.records, *self.failures)
@@ -436,15 +500,9 @@ class Report(OneLine, Tabular):
         return list(dict.fromkeys(text for record in self.records for text in record.transfers))
 
     def __str__(self) -> str:
-        """Return the models of a transfer, the first answer or the reason, and the page's path."""
-        reasons = [
-            f"{failure.status}: {failure.error}: {failure.message}"
-            if failure.traceback
-            else f"{failure.status}: {failure.message}"
-            for failure in self.failures
-        ]
-        first = (self.answers or reasons)[: 1 + len(self.transfers)]
-        return "\n".join((*first, *([f"Report: {self.page}"] if self.page else [])))
+        """Return the conclusion, and the page's path."""
+        page = [f"Report: {self.page}"] if self.page else []
+        return "\n".join(filter(None, (self.conclusion, *page)))
 
     def open(self) -> None:
         """Open the page in a browser.

@@ -100,6 +100,16 @@ PAGES = Registry(
 )
 """The page of each kind of records and runs: a class `mechassay.results.page.Page`. "" shows those
 of any other kind. Pages are named, not imported: records know nothing of them."""
+FILES_OF_RUNS = Registry(
+    "file of a run",
+    {
+        "scores": "mechassay.circuits.graph_files:load_scores",
+        "circuit": "mechassay.circuits.graph_files:circuit_of_record",
+    },
+    plural="files_of_runs",
+)
+"""What reads the files of a run's records: scores from a file, and the circuit of a record from the
+record and its scores."""
 PACKAGES = ("mechassay", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
 
 Scalar = bool | int | float | str | None

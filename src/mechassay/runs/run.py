@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from mechassay import errors
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile, BadUsage, MechassayError, first_line
 from mechassay.models.model import Model, check_device
 from mechassay.models.sources import check_sources, model_name
 from mechassay.results.page import Report
 from mechassay.results.records import Failure, Record, failure_of
 from mechassay.runs.cells import Cell, by_inputs
 from mechassay.runs.executors import Executor, Here
-from mechassay.runs.experiment import default_folder
+from mechassay.runs.experiment import default_folder, experiment_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.identities import MODEL, TASK
 from mechassay.runs.names import is_task_file, name_of
@@ -144,6 +144,33 @@ def opened(
                 f" file is {moved.name} now."
             )
     return worker
+
+
+def open_run(folder: str | Path) -> Report:
+    """Reopen a run: its records, scores, circuits, curves and tables. Nothing is measured.
+
+        run = ma.open_run("runs/circuits-smollm2-135m-ioi-0a1b2c3d")
+        print(run)                 the conclusion, and the page
+        run.records, run.tables    the numbers; run.scores, run.circuits, run.curves by cell
+
+    Args:
+        folder: of the run, as `run` and the commands write it. A run that is not finished has the
+            records of the finished cells.
+
+    Raises:
+        BadFile: there is no run in the folder, or the run is of another version.
+    """
+    stored = RunFolder.existing(Path(folder))
+    try:
+        cells = experiment_of(stored.plan()).cells()
+    except (MechassayError, TypeError, ValueError, AttributeError) as error:
+        raise BadFile(
+            f"{folder}: the run of another version cannot be reopened ({first_line(error)}); its"
+            " records are read by ma.read_record."
+        ) from None
+    report = read_report(stored, cells)
+    page = stored.path / "report.html"
+    return replace(report, page=page if page.is_file() else None)
 
 
 def read_report(folder: RunFolder, cells: Sequence[Cell]) -> Report:
