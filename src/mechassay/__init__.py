@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.graph_files import load_scores as load_scores
     from mechassay.circuits.methods import load_method as load_method
     from mechassay.discovery.experiment import CircuitsExperiment as CircuitsExperiment
-    from mechassay.discovery.experiment import find_circuit as find_circuit
+    from mechassay.discovery.find import find_circuit as find_circuit
     from mechassay.errors import MechassayError as MechassayError
     from mechassay.hub import from_hub as from_hub
     from mechassay.hub import push_to_hub as push_to_hub

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import shutil
+from dataclasses import fields as fields_of
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -159,19 +161,54 @@ def test_cma_without_a_curve_is_that_of_the_curve(tmp_path: Path, with_curve: Re
 def test_a_circuit_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    about: dict[str, Any] = {"method": "eap", "train_limit": 4, "test_limit": 6}
-    found = ma.find_circuit("truth-ioi", folder=tmp_path / "run", **about)
-    sentence, report = str(found).split("\n")
-    assert sentence == found.answers[0] and "6" in sentence
+    about: dict[str, Any] = {"method": "eap", "train_limit": 4, "limit": 6, "progress": SILENT}
+    result = ma.find_circuit("truth-ioi", folder=tmp_path / "run", **about)
+    sentence, report = str(result).split("\n")
+    assert sentence == result.conclusion == result.report.answers[0] and "6" in sentence
     assert report == f"Report: {tmp_path / 'run' / 'report.html'}"
-    found.open()
+    result.open()
     assert opened == [(tmp_path / "run" / "report.html").resolve().as_uri()]
     again = ma.find_circuit("truth-ioi", folder=tmp_path / "run", **about)
-    assert numbers(again) == numbers(found)
+    assert numbers(again.report) == numbers(result.report)
     # Where nothing was done it says why.
     about["method"] = "exact"
     nothing = ma.find_circuit("truth-ioi", folder=tmp_path / "none", max_minutes=1e-9, **about)
-    assert str(nothing).startswith("skipped: ") and nothing.answers == []
+    assert str(nothing).startswith("skipped: ") and nothing.report.answers == []
+    for attribute in ("record", "scores", "circuit", "curve"):
+        with pytest.raises(BadUsage, match="No circuit was measured: skipped"):
+            getattr(nothing, attribute)
+
+
+def test_a_circuit_of_a_model_and_a_task_in_memory(tmp_path: Path) -> None:
+    about: dict[str, Any] = {"train_limit": 20, "limit": 40, "progress": SILENT}
+    truth = ma.load_truth("truth-ioi-trained")
+    result = ma.find_circuit(truth.model, truth.task, folder=tmp_path / "a", **about)
+    named = ma.find_circuit("truth-ioi-trained", folder=tmp_path / "b", **about)
+    assert len(result.circuit) > 0 and result.circuit == named.circuit
+    assert result.circuit.pruned() == result.circuit
+    torch.testing.assert_close(result.scores.values, named.scores.values, equal_nan=True)
+    assert result.curve.columns["f"] == named.curve.columns["f"]
+    assert ma.open_run(tmp_path / "b").conclusion == named.conclusion
+    assert result.plot() is not None
+    few = ma.find_circuit(truth.model, truth.task, "random", folder=tmp_path / "c", **about)
+    with pytest.raises(BadUsage, match="No measured circuit keeps 90 %"):
+        _ = few.circuit
+
+
+def test_the_arguments_are_those_of_the_command() -> None:
+    """Each option of the command is an argument of that name, with the same default."""
+    parameters = inspect.signature(ma.find_circuit).parameters
+    renamed = {"models": "model", "tasks": "task", "methods": "method"}
+    renamed |= {"test_limit": "limit", "test_split": "split"}
+    not_here = {"scores", "stage", "curve"}
+    fields = {field.name: field.default for field in fields_of(ma.CircuitsExperiment)}
+    names = {renamed.get(name, name) for name in fields if name not in not_here}
+    assert names == parameters.keys() - {"folder", "device", "progress"}
+    for name in names - set(renamed.values()):
+        assert parameters[name].default == fields[name], name
+    assert parameters["limit"].default == fields["test_limit"]
+    with pytest.raises(TypeError, match="test_limit"):
+        ma.find_circuit("truth-ioi", test_limit=5)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from rich.console import Console
@@ -31,7 +31,7 @@ from mechassay.circuits.drawing import Drawing, draw_circuit
 from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import ABLATIONS
 from mechassay.circuits.graph_files import load_scores
-from mechassay.circuits.methods import METHODS, RECOMMENDED
+from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import check_pairing, versions_of
 from mechassay.circuits.methods.stability import (
     SELECTIONS,
@@ -66,7 +66,6 @@ from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment, command_line
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.names import file_labels
-from mechassay.runs.run import run
 from mechassay.runs.worker import Worker
 from mechassay.tasks import TASKS
 from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
@@ -312,34 +311,6 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
             parts = part_scores_file(part.folder, group, file)
             drawings += _drawings(record.cell, file, parts, self.construction)
         return drawings
-
-
-def find_circuit(
-    model: str,
-    task: str = "",
-    method: str = RECOMMENDED,
-    *,
-    folder: str | Path | None = None,
-    device: str = "cpu",
-    **fields: Any,
-) -> Report:
-    """Find the circuit of a task in a model and measure it, as `mechassay circuits run` does.
-
-        found = find_circuit("smollm2-135m", "ioi")
-        print(found)          is it good? the first sentence of the page
-        found.open()          the page
-        found.records         the numbers
-
-    Args:
-        task: "" for that of a ground truth.
-        folder: of the run; `default_folder` if not given. The same call goes on there.
-        fields: others of `CircuitsExperiment`, such as test_limit=40.
-
-    Raises:
-        BadUsage, UnknownName: see `run`.
-    """
-    experiment = CircuitsExperiment((model,), (task,) if task else (), methods=(method,), **fields)
-    return run(experiment, folder, device=device)
 
 
 def score_files(given: Sequence[Path]) -> tuple[str, ...]:
