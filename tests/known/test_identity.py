@@ -497,6 +497,7 @@ def test_two_files_of_one_name(kind: str, place: Path) -> None:
     assert all(own in every for alone in (one, other) for own in numbers(alone))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", SEVERAL)
 def test_two_names_of_equal_content_are_measured_once(
     kind: str, place: Path, monkeypatch: pytest.MonkeyPatch
@@ -613,6 +614,7 @@ def test_what_was_found_in_another_model_is_refused_or_named(kind: str, place: P
     assert transfer.page is not None and sentence in transfer.page.read_text("utf-8")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", GIVEN)
 def test_what_does_not_name_its_model_is_said(kind: str, place: Path) -> None:
     experiment = prepared(kind)
