@@ -1,4 +1,4 @@
-"""Find one circuit from Python: the run of one method on one task in one model, and its result."""
+"""Find one circuit from Python: run one method on one task in one model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mechassay.utils.display import BAR, OneLine, Progress
 
 @dataclass(frozen=True, repr=False)
 class CircuitResult(OneLine):
-    """What `find_circuit` found and measured. Printing it gives the conclusion and the page.
+    """The result of `find_circuit`. Printing the result gives the conclusion and the page's path.
 
     Attributes:
         report: the whole run, as `ma.run` and `ma.open_run` return it.
@@ -61,7 +61,8 @@ class CircuitResult(OneLine):
 
     @property
     def circuit(self) -> Circuit:
-        """The smallest circuit that keeps 90 % of what ablation changes.
+        """The smallest circuit that keeps 90 % of what ablation changes on the validation pairs.
+        `conclusion` says whether the test pairs confirm it, and whether the model does the task.
 
         Raises:
             BadUsage: no circuit of the measured sizes does, or see `record`.

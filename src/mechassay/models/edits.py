@@ -81,7 +81,7 @@ def _tensors(hf: nn.Module) -> Iterator[Tensor]:
 
 
 def _marks(hf: nn.Module) -> tuple[object, ...]:
-    """Return what tells a tensor from another: the object, its address, and its version."""
+    """Return the marks of each tensor: object, address and version counter."""
     return tuple(
         (
             id(tensor),
@@ -99,7 +99,7 @@ def _is_wrapped(tensor: Tensor) -> bool:
 
 
 def _views(hf: nn.Module) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
-    """Return the sampled views by device and type, so that those of a group are copied at once."""
+    """Return the sampled views by device and type: the views of a group are copied at once."""
     views: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in _tensors(hf):
         for _, stored in tensors_of(tensor):

@@ -94,7 +94,7 @@ def with_digest(name: str, digests: Mapping[str, str]) -> str:
 
 
 def _digests(provenance: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the digests of a provenance; None if they are missing or in another form."""
+    """Return the digests in a provenance; None if a digest is missing or malformed."""
     digests = provenance.get(DIGESTS)
     if not isinstance(digests, Mapping):
         return None

@@ -430,15 +430,15 @@ def check_adapters(name: str, hf: nn.Module) -> None:
 
 
 class Watch:
-    """Notices what changed in a model since it was checked and read. All `Model`s of one original
-    share it.
+    """Notices changes of an original model since the last check and the last reading of weights.
+    All `Model`s of one original share one watch.
 
     Attributes:
         checked: hooks, modules and autocast at the last check.
         decoder: the decoder that was read from the original; None if the model's decoder was made
             in another way.
-        edits: the weights as the decoder has them.
-        identity: their digests, once they are known.
+        edits: the weights that the decoder has.
+        identity: the digests of these weights, once the digests are known.
     """
 
     def __init__(self) -> None:

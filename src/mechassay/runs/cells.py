@@ -55,8 +55,8 @@ class Cell:
 
     @property
     def stored(self) -> dict[str, str]:
-        """The coordinates as records have them: they do not depend on the experiment's other models
-        and tasks.
+        """The coordinates as records have them. The names of models and tasks do not depend on the
+        other models and tasks of the experiment.
         """
         own = {axis: stored_name(self[axis]) for axis in ("model", "task") if axis in self.labels}
         return {**self.labels, **own}

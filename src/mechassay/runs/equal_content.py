@@ -3,7 +3,7 @@
 If the models and files of a cell have equal content to those of a measured cell, the cell gets a
 copy of the record and of the files of the measured cell. Only paths count (two folders, two files
 of pairs), because the results of a packaged model depend on its name: a ground truth has a known
-circuit. Revisions and the own names of files have to agree, because records hold them.
+circuit. Revisions and file names have to be equal, because records hold both.
 """
 
 from __future__ import annotations
