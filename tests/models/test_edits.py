@@ -254,6 +254,27 @@ def test_a_single_element_of_a_matrix_can_be_missed() -> None:
     check_follows(model)
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns", "every second column", "permuted stack"])
+def test_an_edit_is_seen_in_any_layout(layout: str) -> None:
+    """A sample that were a copy of the values would never change."""
+    tensor = {
+        "rows": torch.zeros(6, 9),
+        "columns": torch.zeros(9, 6).T,
+        "every second column": torch.zeros(6, 18)[:, ::2],
+        "permuted stack": torch.zeros(6, 4, 9).permute(1, 0, 2),
+    }[layout]
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(tensor, requires_grad=False)
+    assert module.weight.data.stride() == tensor.stride()
+    edits = Edits(module)
+    assert not edits.seen(module)
+    module.weight.data[..., 2, :] += 1.0  # A row.
+    assert edits.seen(module)
+    edits = Edits(module)
+    module.weight.data[..., 4] += 1.0  # A column.
+    assert edits.seen(module) and not Edits(module).seen(module)
+
+
 @pytest.mark.parametrize("rows_n", [1, 2, 3, 6, 8, 12, 35])
 @pytest.mark.parametrize("columns", [1, 2, 4, 9, 16, 30])
 def test_a_sample_meets_each_row_and_each_column(rows_n: int, columns: int) -> None:

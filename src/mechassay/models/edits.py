@@ -55,7 +55,8 @@ class Edits:
 
 def sampled_view(tensor: Tensor) -> Tensor | None:
     """Return a view of all of a vector, or of every s-th element of a matrix or of a stack of
-    matrices, see the module; None if there are no elements.
+    matrices (see the module); None if the tensor is empty. It never is a copy, which would not show
+    a later edit.
     """
     if tensor.numel() == 0:
         return None
@@ -63,8 +64,8 @@ def sampled_view(tensor: Tensor) -> Tensor | None:
         return tensor.reshape(-1)
     if not tensor.is_contiguous():
         if not tensor.mT.is_contiguous():
-            # Of other strides no single view meets each row and column.
-            return tensor.reshape(-1)
+            # No single view of other strides meets each row and column: all elements count.
+            return tensor
         tensor = tensor.mT
     rows, columns = tensor.shape[-2:]
     step = min(rows, columns)
@@ -112,5 +113,8 @@ def _views(hf: nn.Module) -> dict[tuple[torch.device, torch.dtype], list[Tensor]
 def _sampled(views: dict[tuple[torch.device, torch.dtype], list[Tensor]]) -> list[Tensor]:
     """Return the bits of the sampled elements, a tensor for each group."""
     with torch.no_grad():
-        joined = [(kind, torch.cat(group)) for (_, kind), group in views.items()]
+        joined = [
+            (kind, torch.cat([view.reshape(-1) for view in group]))
+            for (_, kind), group in views.items()
+        ]
     return [values.view(_BITS[kind]) if kind in _BITS else values for kind, values in joined]
