@@ -20,6 +20,7 @@ from mechassay.models.sources import gym_model_names, truth_names
 from mechassay.models.weight_files import packaged_names
 from mechassay.tasks import TASKS, TRUTHS
 from mechassay.truth.ground_truth import truth_circuit
+from mechassay.utils.arguments import checked
 
 
 def list_models() -> list[str]:
@@ -49,6 +50,7 @@ def list_objectives() -> list[str]:
     return OBJECTIVES.names()
 
 
+@checked
 def load_circuit(
     name: str | PathLike[str],
     of: Model | Graph | None = None,

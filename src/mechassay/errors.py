@@ -17,8 +17,8 @@ class MechassayError(Exception):
     usage = False
 
 
-class BadUsage(MechassayError):
-    """An argument outside its allowed range."""
+class BadUsage(MechassayError, ValueError):
+    """An argument that is not allowed."""
 
     usage = True
 

@@ -37,6 +37,7 @@ from mechassay.results.page import Report, TextTable
 from mechassay.results.reading import read_record
 from mechassay.results.records import IDENTITY, Failure, Record
 from mechassay.results.report import markdown_page
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, counted, interval
 from mechassay.utils.files import kind_of, leads_out
 from mechassay.utils.hub import HubFiles, hub_reason
@@ -82,6 +83,7 @@ class Pushed(OneLine):
     left_out: tuple[str, ...] = field(default=(), repr=False)
 
 
+@checked
 def push_to_hub(
     repo: str, *parts: Any, license: str = "", private: bool = False, revision: str | None = None
 ) -> Pushed:
@@ -369,6 +371,7 @@ def pull(repo: str, folder: str | Path, revision: str | None = None) -> Path:
         return HubFiles.of(repo, revision, (*DATA, CARD)).download(folder)
 
 
+@checked
 def from_hub(repo: str, name: str = "", *, revision: str | None = None) -> Any:
     """Read what a repository holds: scores, a circuit, a fit, a record, an alignment, a board.
 

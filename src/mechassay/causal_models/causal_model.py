@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechassay.errors import BadUsage, MechassayError, UnknownName, first_line
 from mechassay.prompts.pairs import Prompt
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, html_facts, html_table, shortened
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ class CausalModel(OneLine):
         """Variables whose mechanism was not called with all values of its parents beforehand."""
         return tuple(name for name in self.inner if self._combinations(name) is None)
 
+    @checked
     def variable(self, name: str) -> Variable:
         """The variable of a name.
 
@@ -222,6 +224,7 @@ class CausalModel(OneLine):
         """
         return self.intervene(inputs, {})
 
+    @checked
     def intervene(self, inputs: Inputs, values: Mapping[str, Any]) -> Setting:
         """The value of every variable where some are fixed.
 
@@ -242,6 +245,7 @@ class CausalModel(OneLine):
                 )
         return self._setting(inputs, values, self.parents.keys())
 
+    @checked
     def interchange(self, base: Inputs, sources: Mapping[str, Inputs]) -> Setting:
         """The value of every variable for a base, where some have those of other inputs.
 
@@ -257,6 +261,7 @@ class CausalModel(OneLine):
         values = {name: self.value(name, inputs) for name, inputs in sources.items()}
         return self.intervene(base, values)
 
+    @checked
     def value(self, name: str, inputs: Inputs) -> Any:
         """The value of one variable, from those that lead to it alone.
 
@@ -420,6 +425,7 @@ class CausalModel(OneLine):
         table = html_table(("variable", "values", "follows from"), rows)
         return html_facts(f"causal model {self.name}", {}, svg(self.plot()), table)
 
+    @checked
     def plot(self, setting: Mapping[str, Any] | None = None, *, ax: Axes | None = None) -> Figure:
         """The graph of the variables, inputs below; see `mechassay.causal_models.causal_model`.
 

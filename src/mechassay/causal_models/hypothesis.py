@@ -37,6 +37,7 @@ from mechassay.causal_models.task_models import load_causal_model
 from mechassay.causal_models.truths import KNOWN_SITES
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.prompts.pairs import Example, Examples
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, Tabular, html_facts, html_table
 from mechassay.utils.display import share as percent
 
@@ -166,6 +167,7 @@ class Hypothesis(NamedTuple):
         return html_facts("Hypothesis", facts)
 
 
+@checked
 def hypotheses(task: str) -> dict[str, Hypothesis]:
     """The hypotheses about a task, by the name of their variable.
 
@@ -247,6 +249,7 @@ class Distinction(OneLine, Tabular):
         return html_facts(title, dropped, html_table(tuple(columns), rows))
 
 
+@checked
 def distinguish(
     first: ModelAndVariable,
     second: ModelAndVariable,

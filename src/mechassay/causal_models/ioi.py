@@ -30,6 +30,7 @@ from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Example, Prompt
 from mechassay.stats.intervals import resolved_difference
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, html_facts, line
 from mechassay.utils.files import FORMAT, write_text
 
@@ -100,6 +101,7 @@ class SignalRows(tuple[InterchangePair, ...]):
         return line("SignalRows", {"n": len(self), "dropped": sum(self.dropped.values())})
 
 
+@checked
 def ioi_signals(examples: Sequence[Example], kinds: Sequence[str] = FLIPS) -> SignalRows:
     """What the linear model is fitted on: each base with itself as source, and with each kind.
 
@@ -158,6 +160,7 @@ class LogitDifference(OneLine):
         """The causal model with these coefficients."""
         return ioi_model(self.bias, self.position, self.token)
 
+    @checked
     def predicted(
         self, position: Float[np.ndarray, "n"], token: Float[np.ndarray, "n"]
     ) -> Float[np.ndarray, "n"]:
@@ -178,6 +181,7 @@ class LogitDifference(OneLine):
         }
         return html_facts("linear logit difference", facts | means)
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the fit as JSON."""
         stored = {"kind": KIND, "format": FORMAT, **asdict(self)}
@@ -185,6 +189,7 @@ class LogitDifference(OneLine):
         return write_text(Path(path), json.dumps(stored, indent=1, sort_keys=True) + "\n")
 
     @staticmethod
+    @checked
     def load(path: str | Path) -> LogitDifference:
         """A fit written by `save`.
 
@@ -201,6 +206,7 @@ class LogitDifference(OneLine):
             raise BadFile(f"{path}: no fit of a logit difference ({first_line(error)}).") from None
 
 
+@checked
 def fit_logit_difference(
     position: Float[np.ndarray, "n"],
     token: Float[np.ndarray, "n"],

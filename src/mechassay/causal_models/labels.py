@@ -39,6 +39,7 @@ from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair, interchange_tokens
 from mechassay.prompts.pairs import ABSENT, Example, Prompt
 from mechassay.prompts.tokenization import Misaligned, tokenizer_of
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import NOTEBOOK_ROWS, Tabular, html_facts, html_note, html_table, line
 
 ANOTHER_ANSWER = "the task has another answer than the causal model"
@@ -125,6 +126,7 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
             dropped=self.dropped,
         )
 
+    @checked
     def tokenized(
         self, model: Any, *, equal_lengths: bool = False
     ) -> tuple[ExpectedLabels, InterchangeBatch]:
@@ -210,6 +212,7 @@ def alignable(
     return kept, lost
 
 
+@checked
 def expected_labels(
     model: CausalModel,
     variable: str | None,

@@ -28,6 +28,7 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.prompts.pairs import Example, Examples, Prompt, filled
 from mechassay.tasks.docstring import NAMES, PARAMETERS, TEMPLATE, WORDS
 from mechassay.tasks.ravel import ATTRIBUTES, ENTITY, NO_FACT, NOTHING, Query, continuations
+from mechassay.utils.arguments import checked
 from mechassay.utils.registry import Registry
 
 _TRUTHS = "mechassay.causal_models.truths"
@@ -56,6 +57,7 @@ CAUSAL_MODELS = Registry(
 """By the name of the task."""
 
 
+@checked
 def load_causal_model(name: str, **settings: Any) -> CausalModel:
     """The causal model of a task.
 
@@ -120,6 +122,7 @@ def _prompt_before(endings: tuple[str, ...], base: Prompt) -> str:
 OTHER_YEAR = "other_year_counterfactual"
 
 
+@checked
 def with_other_years(examples: Sequence[Example]) -> Examples:
     """The examples of `greater-than` with a counterfactual whose year is another example's.
 
@@ -329,6 +332,7 @@ def docstring_model() -> CausalModel:
     )
 
 
+@checked
 def with_shifts(examples: Sequence[Example]) -> Examples:
     """The examples of `docstring` with the counterfactuals shifted and reordered.
 

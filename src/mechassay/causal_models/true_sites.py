@@ -49,6 +49,7 @@ from mechassay.prompts.pairs import Example
 from mechassay.prompts.tokenization import encode
 from mechassay.truth.ground_truth import Truth, truth_folder
 from mechassay.truth.tasks import CAUSAL
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, Tabular, html_facts, html_table
 from mechassay.utils.files import write_text
 
@@ -68,6 +69,7 @@ def known_sites_of(truth: str) -> Mapping[str, tuple[KnownSite, ...]]:
     return KNOWN_SITES[truth]
 
 
+@checked
 def true_sites(truth: str, variable: str, part: Part = "resid") -> tuple[Site, ...]:
     """The sites of one part at which a variable is: an interchange there gives its labels.
 
@@ -144,6 +146,7 @@ class VerifiedSites(OneLine, Tabular):
         facts = {"examples": self.n, "known sites": "hold" if self.holds else "do not hold"}
         return html_facts(f"Known sites of {self.truth}", facts, html_table(tuple(columns), rows))
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write it as JSON."""
         stored = {
@@ -164,6 +167,7 @@ class VerifiedSites(OneLine, Tabular):
         return write_text(Path(path), json.dumps(stored, indent=2) + "\n")
 
     @staticmethod
+    @checked
     def load(path: str | Path) -> VerifiedSites:
         """What `save` wrote.
 
@@ -194,6 +198,7 @@ class VerifiedSites(OneLine, Tabular):
             raise BadFile(f"{path}: no verified known sites ({first_line(error)}).") from None
 
 
+@checked
 def verified_sites(truth: str) -> VerifiedSites:
     """What was verified of the known sites of a ground truth that comes with the package.
 

@@ -28,6 +28,7 @@ from mechassay.circuits.drawing import LEAST_SHARE, Drawing, DrawnScores, draw_c
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
 from mechassay.models.graph import Graph
 from mechassay.models.origin import origin_in
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, Tabular, html_facts
 from mechassay.utils.files import check_ending, read_tensors, write_tensors
 
@@ -137,6 +138,7 @@ class Circuit(OneLine, Tabular):
         return Circuit(graph, graph.legal.clone())
 
     @staticmethod
+    @checked
     def from_names(graph: Graph, names: Iterator[str] | list[str]) -> Circuit:
         """The circuit of the named edges.
 
@@ -149,6 +151,7 @@ class Circuit(OneLine, Tabular):
         return Circuit(graph, mask)
 
     @staticmethod
+    @checked
     def of_nodes(graph: Graph, nodes: Bool[Tensor, "writers"]) -> Circuit:
         """The circuit of all edges out of some writers.
 
@@ -159,6 +162,7 @@ class Circuit(OneLine, Tabular):
         return Circuit(graph, graph.legal & nodes[:, None])
 
     @staticmethod
+    @checked
     def of_neurons(graph: Graph, neurons: Bool[Tensor, "writers d_model"]) -> Circuit:
         """The circuit of some neurons, on all edges out of their writers.
 
@@ -185,6 +189,7 @@ class Circuit(OneLine, Tabular):
         drawn = self.draw().svg if 0 < len(self) <= SHOWN_EDGES else ""
         return html_facts("Circuit", facts, drawn)
 
+    @checked
     def draw(
         self,
         scores: DrawnScores | None = None,
@@ -206,6 +211,7 @@ class Circuit(OneLine, Tabular):
         """
         return draw_circuit(scores, self, title=title, least=least, stable=stable)
 
+    @checked
     def plot(
         self, scores: DrawnScores | None = None, *, title: str = "", least: float = LEAST_SHARE
     ) -> Figure:
@@ -258,6 +264,7 @@ class Circuit(OneLine, Tabular):
         about = self.provenance if self.provenance == other.provenance else {}
         return Circuit(self.graph, join(self.edges, other.edges), provenance=about)
 
+    @checked
     def save(self, path: str | Path) -> None:
         """Write the circuit as safetensors with a JSON header; atomic.
 
@@ -270,6 +277,7 @@ class Circuit(OneLine, Tabular):
         write_tensors(check_ending(path, ".safetensors"), {"edges": self.edges, **neurons}, header)
 
     @staticmethod
+    @checked
     def load(path: str | Path, graph: Graph | None = None) -> Circuit:
         """Read a circuit written by `save`; nothing in the file is executed.
 
@@ -398,6 +406,7 @@ class Overlap(OneLine):
         return min(tail, 1.0)  # The sum of the tail may exceed 1 by rounding.
 
 
+@checked
 def overlap_of(a: Circuit, b: Circuit) -> Overlap:
     """What two circuits of one graph have in common.
 

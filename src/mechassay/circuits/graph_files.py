@@ -45,6 +45,7 @@ from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, first_
 from mechassay.models.graph import Graph
 from mechassay.models.weight_files import checked_tensor, load_archive
 from mechassay.results.records import Record
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import kind_of, whole, write_bytes
 
@@ -593,6 +594,7 @@ def _describe(graph: Graph) -> str:
     return f"a {kind}model of {graph.n_layers} layers and {graph.n_heads} heads"
 
 
+@checked
 def load_scores(path: str | Path, graph: Graph | None = None) -> Scores:
     """Scores of whatever kind a file holds, ours (.safetensors) or EAP-IG's and MIB's (.json, .pt).
 

@@ -40,6 +40,7 @@ from mechassay.circuits.circuit import (
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName, one_of
 from mechassay.models.graph import Graph
 from mechassay.models.origin import origin_in
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import NOTEBOOK_ROWS, OneLine, Tabular, html_facts, html_table, signed
 from mechassay.utils.files import check_ending, read_tensors, write_tensors
 
@@ -159,6 +160,7 @@ class UnitScores(OneLine, ABC, Tabular):
         """
         return float(self.values[self._index(name)])
 
+    @checked
     def strongest(self, n: int = 20, *, by: By = "magnitude") -> dict[str, float]:
         """The n best units by name, with their scores, best first."""
         if n < 0:
@@ -173,6 +175,7 @@ class UnitScores(OneLine, ABC, Tabular):
         names = [self.place_name(place) for place in ranked]
         return {self.unit: names, "score": scores, "rank": list(range(1, len(names) + 1))}
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Figure:
         """A histogram of all scores, counts on a log axis; the matplotlib figure.
 
@@ -193,6 +196,7 @@ class UnitScores(OneLine, ABC, Tabular):
         place = np.unravel_index(flat, tuple(self.values.shape))
         return self._name(self.graph, *(int(index) for index in place))
 
+    @checked
     def ranking(self, by: By = "value") -> np.ndarray:
         """Flat indices (writer-major) of what is scored, best first; ties by index."""
         one_of("ranking", by, get_args(By))
@@ -209,6 +213,7 @@ class UnitScores(OneLine, ABC, Tabular):
     def _rankings(self) -> dict[By, np.ndarray]:
         return {}
 
+    @checked
     def size(self, n: int | float) -> int:
         """How many units `n` means: a number, or as a float a fraction of all, rounded down.
 
@@ -227,6 +232,7 @@ class UnitScores(OneLine, ABC, Tabular):
         """How many units sizes are shares of."""
         return int(self._places(self.graph, self._shape).sum())
 
+    @checked
     def top(self, n: int | float, *, by: By = "value") -> Circuit:
         """The circuit of the n best edges; or of all edges out of the n best nodes or neurons.
 
@@ -247,6 +253,7 @@ class UnitScores(OneLine, ABC, Tabular):
         mask[torch.from_numpy(flat.copy())] = True
         return mask.view_as(self.values)
 
+    @checked
     def save(self, path: str | Path) -> None:
         """Write the scores as safetensors with a JSON header; atomic.
 
@@ -261,6 +268,7 @@ class UnitScores(OneLine, ABC, Tabular):
         write_tensors(check_ending(path, ".safetensors"), {"values": self.values}, header)
 
     @classmethod
+    @checked
     def load(cls, path: str | Path, graph: Graph | None = None) -> Self:
         """Read scores written by `save`; nothing in the file is executed.
 
@@ -319,6 +327,7 @@ class EdgeScores(UnitScores):
         """Whether circuits of these scores are grown from the logits (information flow routes)."""
         return self.provenance.get("selection") == "greedy"
 
+    @checked
     def mixture(self, n: int | float, positive: float) -> Circuit:
         """The circuit of n edges of which a share is the best positive ones, and the rest the
         largest in magnitude (after the ratio of Nikankin et al. 2025).
@@ -338,12 +347,14 @@ class EdgeScores(UnitScores):
         rest = by_magnitude[~taken[by_magnitude]][: n_edges - len(first)]
         return self._with_origin(self._chosen(np.concatenate((first, rest))))
 
+    @checked
     def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
         """Grow n edges from the logits: the best edge into a node that is in (MIB, E.1)."""
         one_of("ranking", by, get_args(By))
         grown = np.fromiter(islice(self._growth(by), self.size(n)), dtype=np.int64)
         return self._with_origin(self._chosen(grown))
 
+    @checked
     def greedy_order(self, by: By = "value") -> np.ndarray:
         """Flat indices of the edges that the greedy circuit reaches, in order."""
         one_of("ranking", by, get_args(By))

@@ -49,6 +49,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     resolved_difference,
 )
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import LEADS_OUT, kind_of, leads_out, no_folder
 
@@ -93,6 +94,7 @@ def trapezoid_weights(x: Sequence[float]) -> Float[np.ndarray, "sizes"]:
     return (np.append(widths, 0.0) + np.insert(widths, 0, 0.0)) / 2
 
 
+@checked
 def agreement(*, full: ArrayLike, empty: ArrayLike, circuit: ArrayLike) -> Any:
     """Circuit-model agreement A: the share of what ablation changes that a circuit keeps.
 

@@ -30,6 +30,7 @@ from mechassay.claims.rubric import RUBRIC, RubricKey, load_rubric
 from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
 from mechassay.models.sources import UNTRAINED
 from mechassay.results.records import Stored
+from mechassay.utils.arguments import checked
 
 ENDINGS = (".json", ".yaml", ".yml")
 
@@ -208,6 +209,7 @@ class ClaimFile(Stored):
     registered: str = ""
     claims: tuple[Claim, ...] = Field(min_length=1)
 
+    @checked
     def claim(self, name: str) -> Claim:
         """The claim of an id.
 

@@ -43,6 +43,7 @@ from mechassay.stats.intervals import (
     Interval,
     percentile_interval,
 )
+from mechassay.utils.arguments import checked
 
 
 def confusion(
@@ -211,6 +212,7 @@ class RaterComparison(Result, kind="claims-comparison"):
         differing = [item for item in self.items if item.differs]
         return sorted(differing, key=lambda item: -item.distance)
 
+    @checked
     def measure(self, name: str, between: str = "") -> AgreementMeasure:
         """A statistic; of the first two raters, or of all, if it is not said.
 
@@ -222,6 +224,7 @@ class RaterComparison(Result, kind="claims-comparison"):
                 return measure
         raise BadUsage(f"There is no {name} of {between or 'these raters'}.")
 
+    @checked
     def confusion(self, first: int, second: int, criterion: str = "") -> Int[np.ndarray, "5 5"]:
         """How often one rater gives each status where another gives each, by `STATUSES`."""
         counts = np.zeros((len(STATUSES),) * 2, dtype=np.int64)
@@ -244,6 +247,7 @@ class RaterComparison(Result, kind="claims-comparison"):
         alone = " One paper cannot validate a rater." if claims == 1 else ""
         return sentence + alone
 
+    @checked
     def adjudication(self, judgments: Sequence[Judgments]) -> Judgments:
         """Judgments to settle: what all agree on stands; the rest is NOT TESTED, with what each
         rater says as its reason. The form reads it.
@@ -348,6 +352,7 @@ class RaterComparison(Result, kind="claims-comparison"):
                 }
 
 
+@checked
 def compare(
     judgments: Sequence[Judgments],
     rng: np.random.Generator | None = None,

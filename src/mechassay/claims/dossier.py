@@ -73,6 +73,7 @@ from mechassay.results.reading import has_values
 from mechassay.results.records import Measure, Record, Table
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.tasks import TASKS
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, interval
 from mechassay.version import __version__
 
@@ -297,6 +298,7 @@ FIXED = (
 """What of a claim must be as it was for its predictions to have been made before."""
 
 
+@checked
 def link(
     claims: ClaimFile,
     runs: str | Path,

@@ -60,6 +60,7 @@ from mechassay.errors import BadFile, MissingExtra
 from mechassay.results.measures import measure_texts
 from mechassay.results.reading import read_record
 from mechassay.results.records import Check, Measure, Record, Spec, Table, provenance
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, counted, html_facts, html_table, number
 from mechassay.utils.files import file_hash
 
@@ -112,6 +113,7 @@ class _Stretch:
         return [place for place, letter in enumerate(self.normal) for _ in skeleton(letter)]
 
 
+@checked
 def find_quote(document: PagedDocument, exact: str) -> QuoteMatch:
     """Where a document has a quote, and on which page: exactly, normalised, loosely, or not.
 
@@ -566,6 +568,7 @@ class ScoredJudgments(OneLine):
         return [*of_statuses, *levels]
 
 
+@checked
 def score_judgments(
     judgments: Judgments,
     documents: Sequence[PagedDocument] = (),

@@ -30,6 +30,7 @@ from mechassay.claims.rubric import (
 )
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.results.records import Measure, Stored
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import Tabular, counted, data_frame, html_facts, html_table
 from mechassay.utils.files import write_text
 
@@ -265,6 +266,7 @@ class Judgments(Stored, Tabular):
         """
         return load_rubric(self.rubric)
 
+    @checked
     def claim(self, name: str) -> JudgedClaim:
         """The claim of an id.
 
@@ -311,6 +313,7 @@ class Judgments(Stored, Tabular):
         facts = {"rater": f"{self.rater.kind}: {self.rater.id}", "scope": self.scope}
         return html_facts(self.rubric, facts, html_table(("claim", *STATUSES), rows))
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write them as JSON; `read_judgments` reads it."""
         return write_text(Path(path), self.model_dump_json(indent=1) + "\n")

@@ -36,6 +36,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.results.records import Stored
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 
 RUBRIC = "mv-27@1"
@@ -240,6 +241,7 @@ class Rubric(Stored):
         """Of the criteria, in their order."""
         return tuple(self.by_code)
 
+    @checked
     def criterion(self, code: str) -> Criterion:
         """The criterion of a code.
 
@@ -275,6 +277,7 @@ class Rubric(Stored):
         return tuple(pitfall.text for pitfall in self.pitfalls if code in pitfall.about)
 
 
+@checked
 def load_rubric(name: str = RUBRIC) -> Rubric:
     """A rubric by its id, with or without the version: "mv-27@1", "mv-27".
 
@@ -465,6 +468,7 @@ def cvs(rubric: Rubric, levels: Mapping[str, int]) -> float:
     return _cvs(weights, [levels[dimension.code] for dimension in rubric.dimensions])
 
 
+@checked
 def attainable(rubric: Rubric) -> tuple[float, ...]:
     """All scores that levels of dimensions can make, rising."""
     return _attainable(_weights(rubric))

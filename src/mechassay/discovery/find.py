@@ -20,6 +20,7 @@ from mechassay.results.page import Report
 from mechassay.results.records import Record, Table
 from mechassay.runs.run import run
 from mechassay.tasks.task import Keep, Task
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress
 
 
@@ -107,6 +108,7 @@ class CircuitResult(OneLine):
         return self.report.records[0].html() if self.report.records else str(self)
 
 
+@checked
 def find_circuit(
     model: str | Model,
     task: str | Task = "",

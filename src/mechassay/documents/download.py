@@ -38,6 +38,7 @@ from xml.etree import ElementTree
 
 from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
 from mechassay.models.weight_files import cache_folder
+from mechassay.utils.arguments import checked
 from mechassay.utils.files import write_bytes
 from mechassay.version import __version__
 
@@ -172,6 +173,7 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
+@checked
 def addresses_of(host: str, port: int) -> list[str]:
     """The addresses of a host, as this machine would ask them one after another.
 

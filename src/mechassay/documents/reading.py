@@ -48,6 +48,7 @@ from mechassay.documents.web import (
     with_values,
 )
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
+from mechassay.utils.arguments import checked
 
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr")
 NEVER = ("template", "noscript", "script", "style", "title", "iframe", "canvas")
@@ -199,6 +200,7 @@ TEXT = (".txt", ".md")
 ENDINGS = (PDF, *HTML, *TEXT)
 
 
+@checked
 def read_document(
     named: str | Path,
     most: int | None = None,

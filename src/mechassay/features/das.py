@@ -53,6 +53,7 @@ from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
+from mechassay.utils.arguments import checked
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import Within, checked_settings
@@ -132,6 +133,7 @@ class TrainedFinder(ABC):
             BadUsage: settings that do not fit the width; what a site cannot begin with.
         """
 
+    @checked
     def fit(
         self,
         model: Model,

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from mechassay.errors import BadUsage
 from mechassay.models.decoder import at_least_fp32
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 
 TOLERANCE = 1e-4
@@ -123,6 +124,7 @@ def is_orthonormal(vectors: Float[Tensor, "d k"]) -> bool:
     return bool(torch.isfinite(wide).all()) and bool(close.all())
 
 
+@checked
 def principal_angles(a: Float[Tensor, "d k"], b: Float[Tensor, "_ m"]) -> Float[Tensor, "least"]:
     """The principal angles between two column spaces, in radians, ascending; fp64.
 
@@ -306,6 +308,7 @@ class Directions(OneLine, Featurizer):
             )
 
     @staticmethod
+    @checked
     def of(vectors: Float[Tensor, "d *k"]) -> Directions:
         """The space that vectors [d, k], or one vector [d], span.
 
@@ -373,6 +376,7 @@ class Affine(OneLine, Featurizer):
         object.__setattr__(self, "_decoder", torch.linalg.pinv(self.weight.double()))
 
     @staticmethod
+    @checked
     def of(weight: Float[Tensor, "d k"]) -> Affine:
         """Without a bias."""
         return Affine(weight, weight.new_zeros(weight.shape[1]))

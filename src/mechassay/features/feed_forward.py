@@ -33,6 +33,7 @@ from torch.nn import functional as F
 
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
 from mechassay.features.featurizer import Features, Featurizer, Values
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import read_json
 
@@ -115,6 +116,7 @@ class FeedForward(OneLine, Featurizer):
         return _run(self.inverse, f, self.weights[first:].to(f))
 
     @staticmethod
+    @checked
     def load(folder: str | Path) -> FeedForward:
         """Read featurizer.json and featurizer.safetensors; nothing in them is executed.
 
@@ -142,6 +144,7 @@ class FeedForward(OneLine, Featurizer):
         except (BadUsage, TypeError, ValueError, AttributeError) as error:
             raise BadFile(f"{path}: {first_line(error)}") from None
 
+    @checked
     def write(self, folder: str | Path) -> Path:
         """Write the two files that `load` reads; the folder."""
         from safetensors.torch import save

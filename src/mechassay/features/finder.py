@@ -47,6 +47,7 @@ from mechassay.models.model import Model
 from mechassay.models.origin import origin_of
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.utils.files import read_tensors, write_tensors, write_text
 from mechassay.utils.frozen import frozen
@@ -97,6 +98,7 @@ class Fit(OneLine, Tabular):
         names = {str(own_site): own_site for own_site in self.featurizers}
         return names[one_of("site of the fit", str(load_site(site)), names)]
 
+    @checked
     def featurizer(self, site: SiteLike) -> Featurizer:
         """The featurizer of a site.
 
@@ -105,6 +107,7 @@ class Fit(OneLine, Tabular):
         """
         return self.featurizers[self._site(site)]
 
+    @checked
     def features(self, site: SiteLike) -> ChosenFeatures:
         """What `Interchange(features=...)` takes: the features of a site that are meant.
 
@@ -118,6 +121,7 @@ class Fit(OneLine, Tabular):
         """What `intervene` and `sweep` take: an interchange of each site's features."""
         return {site: Interchange(features=self.features(site)) for site in self.sites}
 
+    @checked
     def directions(self, site: SiteLike) -> Float[Tensor, "d k"]:
         """The orthonormal directions whose coordinates are exchanged.
 
@@ -144,6 +148,7 @@ class Fit(OneLine, Tabular):
             )
         return every if chosen is None else every[:, chosen]
 
+    @checked
     def n_features(self, site: SiteLike) -> int | None:
         """How many features are exchanged; None where the featurizer does not say."""
         at = self._site(site)
@@ -214,6 +219,7 @@ class Fit(OneLine, Tabular):
 
     # --- files ------------------------------------------------------------------------------------
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the fit: a file that ends in .safetensors, or into a folder, with a JSON file
         beside it that says what it holds.
@@ -254,6 +260,7 @@ class Fit(OneLine, Tabular):
         return file
 
     @staticmethod
+    @checked
     def load(path: str | Path) -> Fit:
         """Read a fit written by `save`, from its file or folder; nothing in it is executed.
 
@@ -445,6 +452,7 @@ class ValueFinder(ABC):
     def find(self, values: Found) -> Featurizer:
         """The features of one site."""
 
+    @checked
     def fit(
         self,
         model: Model,

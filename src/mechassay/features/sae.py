@@ -40,6 +40,7 @@ from mechassay.interventions.site import SiteLike, load_site
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.origin import DIGESTS, NAME
 from mechassay.models.weight_files import load_archive
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import read_json, write_bytes, write_text
 
@@ -146,6 +147,7 @@ class SAE(OneLine, Featurizer):
             more["normalization"] = self.normalization
         return facts | {name: value for name, value in more.items() if value}
 
+    @checked
     def check_site(self, site: SiteLike, model: Model | None = None) -> SAE:
         """Return the SAE if it was trained on this site, or if its site is not known.
 
@@ -228,6 +230,7 @@ class SAE(OneLine, Featurizer):
         return (h - h.mean(1, keepdim=True)) / (h.std(1, keepdim=True) + EPSILON)
 
     @staticmethod
+    @checked
     def load(
         path: str | Path,
         *,
@@ -299,6 +302,7 @@ DICTIONARIES = (
 Arrays = Mapping[str, Tensor]
 
 
+@checked
 def load_sae(path: str | Path, *, norm_scale: float | None = None) -> SAE:
     """An SAE from a folder, or a file, of any of these formats, in fp32.
 
@@ -738,6 +742,7 @@ def _trained_on(layer: Any, module: str) -> str:
 # --- writing --------------------------------------------------------------------------------------
 
 
+@checked
 def save_sae(
     sae: SAE,
     folder: str | Path,
@@ -800,6 +805,7 @@ def save_sae(
     return folder
 
 
+@checked
 def provenance_of(folder: str | Path) -> dict[str, Any]:
     """What `save_sae` kept of how an SAE came about; empty for SAEs of others.
 

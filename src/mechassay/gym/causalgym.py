@@ -33,6 +33,7 @@ from mechassay.gym.pairs import GymPairs
 from mechassay.gym.task_files import read_gym_tasks
 from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.rows import Mistake, raise_mistakes, read_rows, short
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import Tabular, html_facts, html_table
 from mechassay.utils.files import parsed_json
 
@@ -55,6 +56,7 @@ def _family(name: str) -> dict[str, GymTask]:
         return read_gym_tasks(path)
 
 
+@checked
 def load_gym_task(name: str | PathLike[str], *, filler: bool = False) -> GymTask:
     """A gym task by its name, or that of a YAML file with one task.
 
@@ -88,6 +90,7 @@ NEEDED = ("task", "base", "src", "base_type", "src_type", "base_label", "src_lab
 _SPANS = re.compile(r" ?\{[^{}]*\}|[^{}]+?(?= ?\{|$)")
 
 
+@checked
 def read_causalgym_templates(path: str | Path) -> dict[str, GymTask]:
     """The tasks of a JSON file of templates; of several templates of a task the first is read.
 
@@ -186,6 +189,7 @@ def _unused(text: str, names: Sequence[str]) -> str:
     return name
 
 
+@checked
 def read_causalgym_rows(path: str | Path, *, split: str = "") -> dict[str, GymPairs]:
     """The interchanges of a file of the public data set, by task.
 

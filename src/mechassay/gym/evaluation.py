@@ -69,6 +69,7 @@ from mechassay.interventions.sweep import token_logits
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.tasks.task import PUBLIC_SPLITS
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Progress
 
 
@@ -397,6 +398,7 @@ class ArmMeasurement:
         return replace(best, others=MappingProxyType(odds))
 
 
+@checked
 def evaluate(
     model: Model,
     task: GymTask | str | Mapping[str, GymPairs],

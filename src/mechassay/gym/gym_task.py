@@ -40,6 +40,7 @@ from mechassay.prompts.interchanges import InterchangePair, interchange_tokens
 from mechassay.prompts.pairs import Example, Examples, Prompt, Unreadable
 from mechassay.prompts.tokenization import Misaligned, Span
 from mechassay.tasks.task import PATIENCE, Task, share_of, split_named, split_rng
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, html_facts, html_table
 
 TAKEN = ("last", "all")
@@ -284,6 +285,7 @@ class GymTask(OneLine, Task):
 
     # --- drawing ----------------------------------------------------------------------------------
 
+    @checked
     def interchanges(
         self, split: str = "train", model: Any = None, *, limit: int | None = None, seed: int = 0
     ) -> GymPairs:
@@ -318,6 +320,7 @@ class GymTask(OneLine, Task):
             dropped=examples.dropped,
         )
 
+    @checked
     def splits(
         self, model: Any = None, *, seed: int = 0, limits: Mapping[str, int] | None = None
     ) -> dict[str, GymPairs]:

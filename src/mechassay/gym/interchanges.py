@@ -21,6 +21,7 @@ from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.gym.pairs import GymPairs
 from mechassay.prompts.batch import token_rows
 from mechassay.prompts.interchange_batch import LAST, InterchangeBatch
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, Tabular, html_facts, html_table
 
 
@@ -84,6 +85,7 @@ class RegionLengths(OneLine, Tabular):
         return html_facts("regions", facts, table)
 
 
+@checked
 def region_lengths(batch: InterchangeBatch, regions: Sequence[str] | None = None) -> RegionLengths:
     """Lengths and ends of the regions of interchanges.
 
@@ -212,6 +214,7 @@ class CompatBatches(NamedTuple):
     fitted: InterchangeBatch
 
 
+@checked
 def compat_batches(
     batch: InterchangeBatch, compat: str | None = CAUSALGYM_2024, *, pad: int = 0
 ) -> CompatBatches:

@@ -34,6 +34,7 @@ from mechassay.results.measures import measure_texts
 from mechassay.results.records import Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Progress
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class LogOddsRatios(Result, kind="odds"):
     def __getitem__(self, site: SiteLike) -> Float[np.ndarray, "n"]:
         return self.values[:, self.column(site)]
 
+    @checked
     def column(self, site: SiteLike) -> int:
         """The number of a site among `sites`.
 
@@ -81,6 +83,7 @@ class LogOddsRatios(Result, kind="odds"):
         """
         return self.sites[int(self.values.mean(axis=0).argmax())]
 
+    @checked
     def estimate(self, site: SiteLike) -> Estimate:
         """The mean at one site with its 95 % interval over groups.
 
@@ -111,6 +114,7 @@ class LogOddsRatios(Result, kind="odds"):
             "odds": self.estimate(best).value,
         }
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Figure:
         """Means as a heat map of layers and positions."""
         columns = self.columns()
@@ -138,6 +142,7 @@ class LogOddsRatios(Result, kind="odds"):
         }
 
 
+@checked
 def odds(
     fit: Fit,
     batch: InterchangesLike,

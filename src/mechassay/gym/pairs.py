@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mechassay.prompts.interchanges import InterchangePair
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import NOTEBOOK_ROWS, Tabular, html_facts, html_note, html_table, line
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class GymPairs(Tabular, tuple[InterchangePair, ...]):
         made.dropped = MappingProxyType(dict(dropped or {}))
         return made
 
+    @checked
     def batch(self, model: Any, *, prepend: Sequence[int] = ()) -> InterchangeBatch:
         """The interchanges as token ids; every region that all sentences have is a column.
 

@@ -33,6 +33,7 @@ from mechassay.gym.gym_task import joined, spaced, spans_of
 from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Prompt
 from mechassay.prompts.rows import short
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, Tabular, html_facts, html_table
 from mechassay.utils.files import parsed_json
 
@@ -306,6 +307,7 @@ class Suite(OneLine):
         written = [spaced(text.strip()) for text in texts]
         return Prompt(joined(written), spans=spans_of(self.names[: len(texts)], written))
 
+    @checked
     def accuracy(self, surprisals: Float[np.ndarray, "items conditions regions"]) -> SuiteAccuracy:
         """In which items predictions hold.
 
@@ -338,6 +340,7 @@ class Suite(OneLine):
             np.stack(holds, axis=1),
         )
 
+    @checked
     def interchanges(self, first: str, second: str, region: int) -> tuple[InterchangePair, ...]:
         """An interchange, and its swap, of each item: what stands before a region in two
         conditions, each with the text of its region as its label.
@@ -386,6 +389,7 @@ class Suite(OneLine):
         return tuple(pairs)
 
 
+@checked
 def read_suite(path: str | Path) -> Suite:
     """A suite of a SyntaxGym JSON file.
 

@@ -26,6 +26,7 @@ from mechassay.results.measures import measure_texts
 from mechassay.results.records import Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate, proportion_interval
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import SILENT, Progress
 
 ALL_TYPES = "all"
@@ -138,6 +139,7 @@ def no_behaviour(model: str, task: str, accuracy: float) -> str:
     )
 
 
+@checked
 def accuracy(
     model: Model,
     task: GymTask | str | GymPairs,

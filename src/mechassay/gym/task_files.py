@@ -31,6 +31,7 @@ import yaml
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line, one_of
 from mechassay.gym.gym_task import EVERY, LENGTHS, Choice, GymTask, Region, Row, regions_of, spaced
 from mechassay.prompts.rows import short
+from mechassay.utils.arguments import checked
 from mechassay.utils.files import load_yaml
 
 FILE_KEYS = ("family", "lists", "tasks")
@@ -42,6 +43,7 @@ Texts = tuple[str, ...]
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
+@checked
 def read_gym_tasks(path: str | Path) -> dict[str, GymTask]:
     """The tasks of a YAML file by name; see the module.
 
@@ -67,6 +69,7 @@ def read_gym_tasks(path: str | Path) -> dict[str, GymTask]:
     return gym_tasks(data, str(path))
 
 
+@checked
 def gym_tasks(data: Any, name: str = "gym tasks") -> dict[str, GymTask]:
     """The tasks of what a file holds, by name.
 

@@ -40,6 +40,7 @@ from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, proportion_interval
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 
 if TYPE_CHECKING:
@@ -242,6 +243,7 @@ class TaskOdds(Result, kind="gym"):
         """What there is: without control labels, odds alone."""
         return OF if self.control_labels else OF[:1]
 
+    @checked
     def items(
         self, method: str, of: str = ORIGINAL, rule: str = VALIDATION
     ) -> Float[np.ndarray, "seeds n"]:
@@ -258,6 +260,7 @@ class TaskOdds(Result, kind="gym"):
         one_of("number of a method", of, self.of)
         return by_item(method_odds.odds(of), method_odds.regions(of, rule))
 
+    @checked
     def estimate(self, method: str, of: str = ORIGINAL, rule: str = VALIDATION) -> Estimate:
         """The overall number of a method with its 95 % interval over groups and seeds.
 
@@ -270,6 +273,7 @@ class TaskOdds(Result, kind="gym"):
         """
         return mean_of(self.items(method, of, rule), self.groups, self.seed)
 
+    @checked
     def difference(self, method: str, other: str, of: str = ORIGINAL) -> Estimate:
         """A method less another one, item by item, each the mean of its seeds.
 
@@ -285,6 +289,7 @@ class TaskOdds(Result, kind="gym"):
         low, high, _ = proportion_interval(self.right.astype(float), self.groups)
         return Estimate(float(self.right.mean()), low, high)
 
+    @checked
     def classification(self, method: str) -> Estimate:
         """The share of test sentences whose own type is the nearest along what a method found: the
         mean over layers, each at the region that is best on validation items. NaN if not measured.
@@ -305,6 +310,7 @@ class TaskOdds(Result, kind="gym"):
         low, high, _ = proportion_interval(shares[0], self.groups)
         return Estimate(estimate.value, low, high)
 
+    @checked
     def chosen(self, method: str, of: str = ORIGINAL, rule: str = VALIDATION) -> dict[int, str]:
         """The region of every layer, of the first seed."""
         picked = self[method].regions(of, rule)[0]
@@ -312,6 +318,7 @@ class TaskOdds(Result, kind="gym"):
             layer: self.regions[number] for layer, number in zip(self.layers, picked, strict=True)
         }
 
+    @checked
     def by_layer(self, method: str, of: str = ORIGINAL) -> dict[int, Estimate]:
         """The mean of every layer at its region, with its interval."""
         method_odds = self[method]
@@ -543,6 +550,7 @@ class TaskOdds(Result, kind="gym"):
         about = {"model": self.model, "task": self.task, "accuracy": self.accuracy.value}
         return {**about, **{method: self.estimate(method).value for method in self.methods}}
 
+    @checked
     def plot(self, ax: Axes | None = None, *, method: str | None = None) -> Figure:
         """Mean odds of test items as a heat map of layers and regions, of the first method if none
         is named.
@@ -558,6 +566,7 @@ class TaskOdds(Result, kind="gym"):
         layers, regions = zip(*places, strict=True)
         return draw_odds(layers, regions, means.ravel().tolist(), title=odds.method, ax=ax)
 
+    @checked
     def plot_layers(self, ax: Axes | None = None) -> Figure:
         """Odds against layers, each at its region, a line each method."""
         from mechassay.interventions.heatmap import draw_lines

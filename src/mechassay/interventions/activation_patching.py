@@ -43,12 +43,14 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.prompts.pairs import Pair
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Advance, Progress
 
 READOUTS = 1024
 """Rows whose objective is taken at once: one that reads all logits holds so many of them."""
 
 
+@checked
 def patch(
     model: Model,
     pairs: PairsLike,

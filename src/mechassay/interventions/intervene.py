@@ -53,6 +53,7 @@ from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, Stack, TokenEdit, suffix_forward
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import NOTEBOOK_ROWS, Advance, OneLine, Tabular, html_facts, html_table
 
 
@@ -454,6 +455,7 @@ class Intervened(OneLine, Tabular):
         return html_facts(", ".join(self.sites), {}, html_table(list(columns), rows, more))
 
 
+@checked
 def intervene(
     model: Model,
     batch: Any,

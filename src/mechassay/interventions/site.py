@@ -28,6 +28,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, depth_of
 from mechassay.prompts.pairs import LAST
+from mechassay.utils.arguments import checked
 
 Position = str | int
 ALL = "all"
@@ -249,6 +250,7 @@ def blocks(model: Model, layers: Sequence[int] | int | None) -> tuple[int, ...]:
     return tuple(map(int, given))
 
 
+@checked
 def sites(
     model: Model,
     *,

@@ -39,6 +39,7 @@ from mechassay.models.model import Model
 from mechassay.prompts.batch import left_padded
 from mechassay.prompts.tokenization import encode
 from mechassay.stats.intervals import Estimate, student_interval
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 
 NEW = "new"
@@ -79,6 +80,7 @@ class Generated(OneLine, Tabular):
         return html_facts(", ".join(self.sites) or "no intervention", {}, table)
 
 
+@checked
 def generate(
     model: Model,
     prompts: Sequence[str] | str | Sequence[Sequence[int]],
@@ -210,6 +212,7 @@ class Perplexity(OneLine, Tabular):
         return html_facts(", ".join(self.sites) or "no intervention", facts)
 
 
+@checked
 @torch.no_grad()
 def perplexity(
     model: Model,

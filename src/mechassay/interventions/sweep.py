@@ -47,6 +47,7 @@ from mechassay.models.model import Model
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import LAST, InterchangeBatch
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, proportion_interval
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Advance, OneLine, Progress, Tabular, html_facts, html_table
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ class SiteSweep(OneLine, Tabular):
         return html_facts(f"{len(self.sites)} sites", {"n": len(self)}, table)
 
 
+@checked
 def sweep(
     model: Model,
     batch: Any,

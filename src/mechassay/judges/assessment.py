@@ -55,6 +55,7 @@ from mechassay.judges.requests import (
     spent_on,
 )
 from mechassay.results.records import Stored
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import SILENT, OneLine, Progress
 
 FlagName = Literal[
@@ -113,6 +114,7 @@ class DocumentFlag:
     passages: tuple[ReviewerOrder, ...] = ()
 
 
+@checked
 def find_flags(
     document: PagedDocument, variant: FlagVariant = "repaired"
 ) -> tuple[DocumentFlag, ...]:
@@ -482,6 +484,7 @@ class _Asked:
         return ask(self.judge, request, checked, kept=self.kept, tries=self.tries, sleep=self.sleep)
 
 
+@checked
 def assess(
     document: PagedDocument,
     judge: Judge,

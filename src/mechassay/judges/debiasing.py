@@ -28,11 +28,13 @@ from mechassay.judges.options import Calibration
 from mechassay.judges.voting import AGGREGATES, LIKE, Aggregate, aggregated, step_input, vote
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Record, Spec, Table, provenance
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import counted
 
 CALIBRATIONS: tuple[Calibration, ...] = get_args(Calibration)
 
 
+@checked
 def challenge(
     judgments: Judgments, advocate: Judgments, calibration: Calibration = "conservative"
 ) -> Judgments:

@@ -40,6 +40,7 @@ from mechassay.claims.judgments import (
 from mechassay.claims.rubric import Rubric, Status
 from mechassay.errors import BadUsage, one_of
 from mechassay.judges.voting import step_input
+from mechassay.utils.arguments import checked
 from mechassay.version import __version__
 
 Spare = Literal["system", "paper"]
@@ -80,6 +81,7 @@ def spared_claims(claims: Sequence[Claim], spare: Spare = "system") -> tuple[str
     )
 
 
+@checked
 def audit(
     judgments: Judgments, auditor: Judgments | None = None, *, spare: Spare = "system"
 ) -> Judgments:

@@ -30,6 +30,7 @@ from mechassay.judges.evaluation import (
     exact_score,
 )
 from mechassay.judges.reference_labels import published_data
+from mechassay.utils.arguments import checked
 
 Plain = Mapping[str, Any]
 NOT_PRINTED = "not printed"
@@ -397,6 +398,7 @@ def _interval(low: float, high: float) -> str:
     return f"[{100 * low:.0f} %, {100 * high:.0f} %]"
 
 
+@checked
 def published_evaluation(single: str = "") -> JudgeEvaluation:
     """The evaluation that Tower (2026) prints: the vote of table 3, or single runs of table 4.
 

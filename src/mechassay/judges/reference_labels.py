@@ -45,6 +45,7 @@ from mechassay.judges.evaluation import (
 )
 from mechassay.judges.voting import LIKE, match_claims
 from mechassay.results.records import Stored
+from mechassay.utils.arguments import checked
 
 PUBLISHED = "tower-2026"
 
@@ -85,6 +86,7 @@ class ReferenceLabels(Stored):
         """
         return load_rubric(self.rubric)
 
+    @checked
     def tier(self, paper: str) -> str:
         """The tier of a paper: its label, or that of its system claim.
 
@@ -182,6 +184,7 @@ def published_data() -> dict[str, Any]:
 REFERENCE, JUDGE = "reference", "judge"
 
 
+@checked
 def evaluate(
     judged: Mapping[str, Judgments],
     labels: ReferenceLabels,

@@ -52,6 +52,7 @@ from mechassay.claims.judgments import (
 )
 from mechassay.claims.rubric import JUDGED, Status
 from mechassay.errors import BadUsage, one_of
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 
 LIKE = 0.6
@@ -228,6 +229,7 @@ def aggregated(statuses: Sequence[Status], how: Aggregate = "minimum") -> Status
             return JUDGED[most] if 2 * places.count(most) > len(places) else median
 
 
+@checked
 def vote(
     runs: Sequence[Judgments],
     claims: ClaimFile | None = None,

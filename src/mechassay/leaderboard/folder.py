@@ -33,6 +33,7 @@ from mechassay.leaderboard.recomputation import Recomputation
 from mechassay.leaderboard.rules import board_rules, rules_of
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, first_mistake
+from mechassay.utils.arguments import checked
 from mechassay.utils.files import read_json, write_text
 
 RECOMPUTED = "recomputed"
@@ -58,6 +59,7 @@ class BoardsFolder:
     declared: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @staticmethod
+    @checked
     def of(runs: Path, path: Path, reported: Sequence[BoardCell] = ()) -> BoardsFolder:
         """Boards of all runs in a folder.
 
@@ -235,6 +237,7 @@ class StoredBoards:
     cells: tuple[BoardCell, ...]
 
     @staticmethod
+    @checked
     def read(folder: str | Path) -> StoredBoards:
         """The boards of a folder that `leaderboard build` wrote.
 

@@ -67,6 +67,7 @@ from mechassay.runs.folder import RunFolder
 from mechassay.runs.options import options_of
 from mechassay.runs.run import opened
 from mechassay.tasks.task import PRIVATE
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import file_hash, path_hash
 
@@ -210,6 +211,7 @@ class MadeRecord:
         return MadeRecord(record, experiment, wanted[0], scores, bool(given))
 
 
+@checked
 def recompute(
     cell: BoardCell,
     runs: Path,

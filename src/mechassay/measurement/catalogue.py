@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mechassay.errors import BadUsage, UnknownName, one_of
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import load_yaml
 
@@ -563,6 +564,7 @@ def catalogue() -> Mapping[str, PageMetric]:
     return {id: _own(id) for id in IN_ORDER}
 
 
+@checked
 def page_metric(name: str) -> PageMetric:
     """Return a metric by its identifier in any case, or by the name of its script.
 

@@ -28,6 +28,7 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.results.records import Record
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import SILENT, Progress
 from mechassay.utils.registry import Registry
 
@@ -363,6 +364,7 @@ def load_gauge(text: str, **settings: Any) -> Gauge:
     return GAUGES.make(f"{gauge_id(name)}{colon}{rest}", **settings)
 
 
+@checked
 def measure(metric: str, model: Any = None, **inputs: Any) -> Measurement:
     """Run a metric of measurement: `measure("EX1", model, pairs=pairs, circuit=circuit)`.
 
@@ -380,6 +382,7 @@ def measure(metric: str, model: Any = None, **inputs: Any) -> Measurement:
     return gauge.measure(given)
 
 
+@checked
 def null_table(
     metric: str, n: int | None = None, *, n_simulations: int = N_SIMULATIONS, seed: int = 0
 ) -> NullTable:

@@ -26,6 +26,7 @@ from typing import Literal, ParamSpec, TypeVar, get_args
 import torch
 
 from mechassay.errors import BadUsage, first_line, one_of
+from mechassay.utils.arguments import checked
 
 Tf32 = Literal["auto", "on", "off"]
 BACKEND = "inductor"
@@ -52,6 +53,7 @@ def chosen() -> Computing:
     return _CHOSEN.get()
 
 
+@checked
 @contextmanager
 def computing(tf32: str = "auto", *, compiled: bool = False) -> Iterator[None]:
     """Choose how numbers are computed in a block: `with ma.computing(tf32="on"): ...`.

@@ -49,6 +49,7 @@ from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Pair
 from mechassay.prompts.tokenization import token_position
 from mechassay.results.records import IDENTITY, Spec
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, briefly, counted, html_facts
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ class Model(OneLine):
         # What is done here must not wait for what is done elsewhere.
         return self.replicas.map(function, replace(self, replicas=None), items, here)
 
+    @checked
     def batch(self, pairs: PairsLike) -> Batch:
         """Pairs as an aligned batch on the model's device.
 
@@ -231,6 +233,7 @@ class Model(OneLine):
         self._check_lengths(pairs.ids, pairs.lengths)
         return pairs.to(self.device)
 
+    @checked
     def interchanges(self, pairs: InterchangesLike) -> InterchangeBatch:
         """Interchanges as a batch on the model's device: of pairs, the clean prompt is the base.
 
@@ -293,6 +296,7 @@ class Model(OneLine):
                 f"{what} has {n_tokens:,} tokens; {self.name} has {longest:,} positions."
             )
 
+    @checked
     def positions(
         self, pairs: Sequence[Pair], name: str, *, counterfactual: bool = False
     ) -> Int[Tensor, "batch"]:
@@ -464,6 +468,7 @@ def _read(hf: PreTrainedModel, label: str) -> Decoder:
         return decode(hf)
 
 
+@checked
 def load_model(
     source: str | PathLike[str] | PreTrainedModel,
     *,

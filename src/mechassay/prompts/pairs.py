@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechassay.errors import BadFile, first_line
 from mechassay.prompts.tokenization import Aligned, Misaligned, Span, align, alignment_notes
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import (
     NOTEBOOK_ROWS,
     OneLine,
@@ -185,6 +186,7 @@ class Pairs(Tabular, tuple[Pair, ...]):
             columns[tag if tag not in own else f"tag {tag}"] = [pair.tags.get(tag) for pair in self]
         return columns
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the pairs as JSON lines; the first line is their source, what was dropped, and
         their hash.
@@ -196,6 +198,7 @@ class Pairs(Tabular, tuple[Pair, ...]):
         return write_text(Path(path), "\n".join(lines) + "\n")
 
     @staticmethod
+    @checked
     def load(path: str | Path) -> Pairs:
         """Pairs written by `save`.
 

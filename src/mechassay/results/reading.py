@@ -33,6 +33,7 @@ from mechassay.results.records import (
     first_mistake,
     page_of,
 )
+from mechassay.utils.arguments import checked
 
 TOLERANCE = 1e-6
 MAX_INTERVAL_SHIFT = 0.1
@@ -43,6 +44,7 @@ _agreeing = set[str]()
 """Hashes of records whose numbers were computed again: a run reads each of its records often."""
 
 
+@checked
 def read_record(source: Path | bytes | str, *, recompute: bool = True) -> Record:
     """Read a stored record from its file or its text, which begins with a brace.
 

@@ -42,6 +42,7 @@ from pydantic import (
 
 from mechassay.errors import BadUsage, MechassayError, UnknownName
 from mechassay.stats.intervals import Estimate
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import (
     LONGEST,
     data_frame,
@@ -500,6 +501,7 @@ class Record(Stored):
         picture = "" if figure is None else svg(figure)
         return answer + html_facts(self.kind, names, table, notes, picture)
 
+    @checked
     def plot(self, ax: Axes | None = None, **settings: Any) -> Figure:
         """The figure of a record, which the page of its kind draws.
 
@@ -529,6 +531,7 @@ class Record(Stored):
         """
         return data_frame(self.columns())
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON; `read_record` reads it."""
         return write_text(Path(path), self.stored_text())
@@ -563,10 +566,12 @@ class Record(Stored):
         """Groups of its examples."""
         return len(set(self.values.groups)) if self.values else 0
 
+    @checked
     def measure(self, name: str, of: str = "result") -> Measure | None:
         """The measure of that name, if the record has it."""
         return next((m for m in self.measures if (m.name, m.of) == (name, of)), None)
 
+    @checked
     def value(self, name: str, of: str = "result") -> float:
         """The value of a measure; NaN if the record does not have it."""
         measure = self.measure(name, of)
@@ -576,6 +581,7 @@ class Record(Stored):
         """Whether there is a table of that name."""
         return any(table.name == name for table in self.tables)
 
+    @checked
     def table(self, name: str) -> Table:
         """The table of that name.
 

@@ -49,6 +49,7 @@ from mechassay.results.records import (
     Values,
     provenance,
 )
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, Tabular
 from mechassay.utils.files import check_ending, read_tensors, write_tensors
 
@@ -79,6 +80,7 @@ class StoredByFields:
     file_kind: ClassVar[str]
     """What its files say they hold."""
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write all of it as a safetensors file; `load` reads it.
 
@@ -92,6 +94,7 @@ class StoredByFields:
         return path
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote; nothing is run.
 
@@ -157,6 +160,7 @@ class Result(OneLine, StoredByFields, Tabular):
         tables = self._contents.get("tables") or [Table(name="", keys=(), columns={})]
         return tables[0].columns
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Figure:
         """The figure that records of this kind have; see `Record.plot`."""
         return self.record().plot(ax)
@@ -164,6 +168,7 @@ class Result(OneLine, StoredByFields, Tabular):
     def _repr_html_(self) -> str:
         return self.record().html()
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write all of it as `.safetensors`, which `load` reads, or its record as `.json`, which
         `read_record` reads.
@@ -174,6 +179,7 @@ class Result(OneLine, StoredByFields, Tabular):
         path = check_ending(path, ".safetensors", ".json")
         return self.record().save(path) if path.suffix == ".json" else super().save(path)
 
+    @checked
     def to_html(self, path: str | Path) -> Path:
         """Write the result as one self-contained HTML file with its figures."""
         from mechassay.results.page import Report

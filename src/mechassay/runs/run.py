@@ -31,9 +31,11 @@ from mechassay.runs.options import check_ranges
 from mechassay.runs.resuming import open_folder
 from mechassay.runs.worker import Worker
 from mechassay.tasks.task import Task
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Progress
 
 
+@checked
 def run(
     experiment: Any,
     output: str | Path | None = None,
@@ -146,6 +148,7 @@ def opened(
     return worker
 
 
+@checked
 def open_run(folder: str | Path) -> Report:
     """Reopen a run: its records, scores, circuits, curves and tables. Nothing is measured.
 

@@ -52,6 +52,7 @@ from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.weight_files import cache_folder, pip_download, require_sha256
 from mechassay.prompts.tokenization import encode
+from mechassay.utils.arguments import checked
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Advance, OneLine, Progress
 from mechassay.utils.files import read_json, read_tensors, write_tensors, write_text
@@ -134,6 +135,7 @@ def fetch_corpus(name: str, *, say: Callable[[str], object] = print) -> Path:
     return target
 
 
+@checked
 def load_corpus(source: str | Path) -> Corpus:
     """A corpus by name, or the texts of a folder or a file.
 
@@ -360,6 +362,7 @@ class ActivationStore(OneLine):
         windows = self._windows["tokens"][self._windows["split"] == SPLITS.index(split)]
         return windows.shape[0] * (windows.shape[1] - self.settings.drop)
 
+    @checked
     def values(self, split: Split, limit: int | None = None) -> Float[Tensor, "rows d"]:
         """Values in memory, in the type they are stored in: `window - drop` rows a window.
 
@@ -402,6 +405,7 @@ class ActivationStore(OneLine):
         return chunks
 
     @staticmethod
+    @checked
     def load(folder: str | Path) -> ActivationStore:
         """Open a store that is complete.
 
@@ -440,6 +444,7 @@ def shard_path(folder: Path, split: str, number: int) -> Path:
     return folder / f"{split}-{number:05}.safetensors"
 
 
+@checked
 def store_activations(
     model: Model,
     site: SiteLike,

@@ -38,6 +38,7 @@ from torch import Tensor
 from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
 from mechassay.stats.intervals import Interval, clopper_pearson
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 
 SHARED = 0.7
@@ -181,6 +182,7 @@ def permuted_sae(sae: SAE, *, seed: int = 0) -> SAE:
     return replace(sae, w_dec=sae.w_dec[order.to(sae.w_dec.device)])
 
 
+@checked
 def prefix_of(sae: SAE, n: int) -> SAE:
     """The dictionary of an SAE's first n features. One of "topk" keeps the k largest of these.
 

@@ -49,6 +49,7 @@ from mechassay.saes.feature_matching import (
     seed_agreement,
 )
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, resolved_difference
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import (
     BAR,
     Progress,
@@ -80,6 +81,7 @@ class SAEQuality(Result, kind="saes"):
         own = {m.name: m.value for m in self.measures if m.of == RESULT}
         return {"site": str(self.store.site), **own}
 
+    @checked
     def measure(self, name: str, of: str = RESULT) -> Measure:
         """One measure.
 
@@ -113,6 +115,7 @@ class SAEQuality(Result, kind="saes"):
         }
 
 
+@checked
 def sae_quality(
     model: Model,
     sae: SAE,

@@ -42,6 +42,7 @@ from mechassay.models.identity import ModelIdentity
 from mechassay.saes.activations import SHARD, ActivationStore, StoreSettings
 from mechassay.saes.feature_matching import matched_rows, permuted_sae, random_sae, unit_rows
 from mechassay.saes.training import TrainedSAE
+from mechassay.utils.arguments import checked
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import OneLine
 
@@ -141,6 +142,7 @@ class PlantedFeatures(OneLine):
         out = torch.zeros(*self.codes.shape[:2], len(self.coarse), dtype=torch.float32)
         return out.index_add(2, self.feature_of[own], self.codes[:, :, own])
 
+    @checked
     def sae(
         self, worth: Worth = "true", *, wide: bool = False, cosine: float = 0.5, seed: int = 0
     ) -> SAE:
@@ -281,6 +283,7 @@ class PlantedTrainer:
         return TrainedSAE(sae, sae.w_dec, nothing, nothing)
 
 
+@checked
 def plant(settings: PlantedSettings | None = None, **changes: Any) -> PlantedFeatures:
     """Draw features and values of them.
 

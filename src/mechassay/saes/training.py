@@ -38,6 +38,7 @@ from mechassay.features import Architecture
 from mechassay.features.sae import SAE, load_sae, provenance_of, save_sae
 from mechassay.saes.activations import ActivationStore
 from mechassay.saes.architectures import JumpReLULearner, Learner, SAESettings, TopKLearner
+from mechassay.utils.arguments import checked
 from mechassay.utils.checkpoint import Clock, Order, descend, header_in, key_of
 from mechassay.utils.display import BAR, SILENT, OneLine, Progress
 from mechassay.utils.files import read_tensors, write_tensors
@@ -133,6 +134,7 @@ class TrainedSAE(OneLine):
         facts = {"sae": repr(self.sae), "steps": len(self.losses)}
         return facts | {"last_loss": float(self.losses[-1]), "dead": int(self.dead[-1])}
 
+    @checked
     def save(self, folder: str | Path) -> Path:
         """Write the SAE in SAELens's layout, with its provenance, and its losses beside it."""
         kept = {"losses": self.losses, "dead": self.dead}
@@ -140,6 +142,7 @@ class TrainedSAE(OneLine):
         return save_sae(self.sae, folder, provenance=self.provenance)
 
     @staticmethod
+    @checked
     def load(folder: str | Path) -> TrainedSAE:
         """What `save` wrote.
 
@@ -173,6 +176,7 @@ VERSION = 3
 """Of the training; it is part of a training's key."""
 
 
+@checked
 def train_sae(
     store: ActivationStore,
     settings: SAESettings | None = None,
@@ -368,6 +372,7 @@ class DictionaryTrainer(OneLine):
     def repr_fields(self) -> dict[str, Any]:
         return {"store": repr(self.store), "settings": repr(self.settings)}
 
+    @checked
     def train(
         self,
         *,

@@ -38,6 +38,7 @@ from mechassay.tasks.pair_rows import (
     pair_rows,
 )
 from mechassay.tasks.task import SPLITS, Task, aligned
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import SILENT, Progress
 
 
@@ -278,6 +279,7 @@ def _example(
     )
 
 
+@checked
 def load_task(name: str | PathLike[str], **settings: Any) -> Task:
     """The task registered as `name`, or the pairs of a file.
 

@@ -45,6 +45,7 @@ from mechassay.prompts.tokenization import (
     tokenizer_of,
 )
 from mechassay.tasks import KEEP, MOST_PAIRS, Keep
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import html_facts
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Task(ABC):
         """As `generate`, with an `Unreadable` for each example that could not be read."""
         yield from self.generate(split, seed, tokenizer)
 
+    @checked
     def examples(
         self,
         split: str,
@@ -157,6 +159,7 @@ class Task(ABC):
             )
         return Examples(examples, dropped)
 
+    @checked
     def pairs(
         self,
         split: str,

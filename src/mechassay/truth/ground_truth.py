@@ -29,6 +29,7 @@ from mechassay.prompts.pairs import Pairs
 from mechassay.tasks import TRUTHS, Task
 from mechassay.truth.compiled import compiled_folder
 from mechassay.truth.summary import FILE, FORMAT, ratio, read_truth_file
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 
 
@@ -147,6 +148,7 @@ def truth_circuit(model: str, ablation: str) -> FoundCircuit:
     return FoundCircuit("truth", circuits[ablation], {"verified for": f"{ablation} ablation"})
 
 
+@checked
 def load_truth(
     name: str | Path, *, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu"
 ) -> Truth:

@@ -158,10 +158,10 @@ def parsed_json(path: str | Path, read: Callable[[Any], T]) -> T:
         return read(json.loads(Path(path).read_text("utf-8")))
     except OSError as error:
         raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path}: is not JSON ({first_line(error)}).") from error
     except MechassayError as error:
         raise BadFile(f"{path}: {first_line(error).rstrip('.')}.") from error
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path}: is not JSON ({first_line(error)}).") from error
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -26,6 +26,7 @@ from mechassay.features.featurizer import Identity, decoder_of
 from mechassay.features.finder import Fit
 from mechassay.interventions.site import ModelShape, Site
 from mechassay.models.model import Model
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, html_facts
 from mechassay.utils.files import (
     BESIDE,
@@ -82,6 +83,7 @@ class VariableAlignment(OneLine):
             raise BadUsage(fault)
 
     @staticmethod
+    @checked
     def of(
         fit: Fit,
         task: str,
@@ -105,6 +107,7 @@ class VariableAlignment(OneLine):
             coefficients,
         )
 
+    @checked
     def on(self, model: Model) -> VariableAlignment:
         """The same for a loaded model, so that its fit can be measured.
 
@@ -129,6 +132,7 @@ class VariableAlignment(OneLine):
 
     # --- files ------------------------------------------------------------------------------------
 
+    @checked
     def save(self, folder: str | Path) -> Path:
         """Write the folder.
 
@@ -160,6 +164,7 @@ class VariableAlignment(OneLine):
         return folder
 
     @staticmethod
+    @checked
     def load(folder: str | Path, model: Model | None = None) -> VariableAlignment:
         """Read a folder written by `save`; nothing in it is executed.
 

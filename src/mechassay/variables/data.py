@@ -41,6 +41,7 @@ from mechassay.prompts.part_rules import with_parts
 from mechassay.prompts.tokenization import encode, tokenizer_of
 from mechassay.tasks.accuracy import score_prompts, written
 from mechassay.tasks.task import Task
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress
 
 WRONG = "model wrong on "
@@ -70,6 +71,7 @@ class VariablePairs(OneLine):
         return {"variable": self.variable, **{k: len(x) for k, x in self.labels.items()}}
 
 
+@checked
 def answered_examples(
     model: Model,
     task: Task,
@@ -164,6 +166,7 @@ def _reason(example: Example, kinds: Sequence[str], scored: Mapping[str, bool]) 
     return None
 
 
+@checked
 def variable_pairs(
     model: Model,
     causal: CausalModel,

@@ -38,6 +38,7 @@ from mechassay.features.probes import PCA, FullVector
 from mechassay.interventions.site import load_site
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Progress
 from mechassay.variables.options import FEATURIZERS, PROFILES
 
@@ -132,6 +133,7 @@ def _kind(task: str) -> str:
     return names.get(task, task)
 
 
+@checked
 def fit_featurizer(
     name: str,
     model: Model,

@@ -40,6 +40,7 @@ from mechassay.interventions.sweep import SiteSweep, mean_estimates, sweep_all
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.stats.intervals import Estimate, proportion_interval
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import (
     BAR,
     OneLine,
@@ -104,6 +105,7 @@ class InterchangeAccuracy(OneLine, Tabular):
         """
         return self.sites[int(self.right[RESULT].mean(axis=0).argmax())]
 
+    @checked
     def estimate(self, site: SiteLike, of: str = RESULT, result: str = "accuracy") -> Estimate:
         """A result at one site with its 95 % interval over groups.
 
@@ -122,6 +124,7 @@ class InterchangeAccuracy(OneLine, Tabular):
         values = self.log_odds if result == "log_odds" else self.kl
         return mean_estimates(values[of][:, [column]], self.groups, self.seed)[0]
 
+    @checked
     def column(self, site: SiteLike) -> int:
         """The number of a site among `sites`.
 
@@ -153,6 +156,7 @@ class InterchangeAccuracy(OneLine, Tabular):
         names += ("log_odds", "log_odds_low", "log_odds_high", "n")
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Figure:
         """Accuracy against layers: the features and their controls, a line each and position."""
         from mechassay.interventions.heatmap import draw_lines
@@ -185,6 +189,7 @@ def proportion(right: Bool[np.ndarray, "n"], groups: Sequence[str]) -> Estimate:
     return Estimate(float(right.mean()), low, high)
 
 
+@checked
 def accuracy(
     fit: Fit,
     batch: InterchangesLike,

@@ -42,6 +42,7 @@ from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.variables.data import VariablePairs
 from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
@@ -103,6 +104,7 @@ class HeadSubsets(OneLine, Tabular):
         """The subset of the least mean squared error on validation, the first of several."""
         return self.subsets[int(self.errors[VALIDATION].mean(axis=0).argmin())]
 
+    @checked
     def estimate(self, subset: Sequence[SiteLike] | None = None, split: str = TEST) -> Estimate:
         """The mean squared error of a subset with its 95 % interval over groups.
 
@@ -118,6 +120,7 @@ class HeadSubsets(OneLine, Tabular):
         errors = self.errors[one_of("split", split, self.errors)][:, [column]]
         return mean_estimates(errors, self.groups[split], self.seed)[0]
 
+    @checked
     def control(self, of: str, split: str = TEST) -> Estimate:
         """The mean squared error of a control.
 
@@ -167,6 +170,7 @@ class HeadSubsets(OneLine, Tabular):
             table[f"n_{split}"] = [len(self.groups[split])] * n
         return table
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Figure:
         """Mean squared errors of subsets and controls on both splits, with intervals."""
         from mechassay.results.plots import draw_points
@@ -196,6 +200,7 @@ class HeadSubsets(OneLine, Tabular):
         return html_facts("Subsets of heads", facts, html_table(names, rows))
 
 
+@checked
 def head_subsets(
     model: Model,
     heads: Sequence[SiteLike],

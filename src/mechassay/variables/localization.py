@@ -52,6 +52,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     proportion_interval,
 )
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress
 from mechassay.variables.data import VariablePairs
 from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
@@ -148,6 +149,7 @@ class Localization(Result, kind="variables"):
         """The units of the test pairs that intervals respect."""
         return self.chosen.test.groups
 
+    @checked
     def estimate(self, of: str = RESULT) -> Estimate:
         """The accuracy at the chosen site on test pairs, with its 95 % interval over groups.
 
@@ -169,6 +171,7 @@ class Localization(Result, kind="variables"):
         n_options = sum(len(candidate.test.sites) for candidate in self.candidates)
         return LEVEL if self.choose_on != "test" else 1 - (1 - LEVEL) / n_options
 
+    @checked
     def difference(self, control: str) -> Estimate:
         """The result less a control, pair by pair, with its 95 % interval over groups.
 
@@ -240,6 +243,7 @@ class Localization(Result, kind="variables"):
 
     # --- all sites --------------------------------------------------------------------------------
 
+    @checked
     def by_layer(self, split: str | None = None) -> dict[int, tuple[ScoredFit, Site]]:
         """Of each layer the best candidate and site, chosen on a split (by default `choose_on`)."""
         best: dict[int, tuple[tuple[float, float], ScoredFit, Site]] = {}
@@ -455,6 +459,7 @@ DRAWS = 3
 """Draws of random directions."""
 
 
+@checked
 def localize(
     model: Model,
     pairs: VariablePairs,

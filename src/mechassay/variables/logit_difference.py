@@ -45,6 +45,7 @@ from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangesLike
 from mechassay.prompts.pairs import Example
 from mechassay.stats.intervals import Estimate
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.variables.interchange_accuracy import FULL, NOTHING, RANDOM, RESULT
 
@@ -98,6 +99,7 @@ class HeadEffects(OneLine, Tabular):
         effects = self.after - self.base[:, None]
         return tuple(mean_estimates(effects, self.groups, self.seed))
 
+    @checked
     def estimate(self, head: SiteLike) -> Estimate:
         """The mean effect of one head.
 
@@ -131,6 +133,7 @@ class HeadEffects(OneLine, Tabular):
             "n": [len(self)] * len(order),
         }
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Figure:
         """The effects of the lowest heads, with intervals."""
         from mechassay.results.plots import draw_points
@@ -150,6 +153,7 @@ class HeadEffects(OneLine, Tabular):
         return html_facts("Heads against the S2 flip", facts, html_table(names, rows))
 
 
+@checked
 def inhibition_heads(
     model: Model,
     examples: Sequence[Example],
@@ -204,6 +208,7 @@ def inhibition_heads(
     )
 
 
+@checked
 def linear_difference(
     model: Model,
     examples: Sequence[Example],
@@ -287,6 +292,7 @@ class SquaredError(OneLine, Tabular):
         means = {of: float(self.errors(of).mean()) for of in self.measured}
         return {"n": len(self), "sites": tuple(map(str, self.sites)), **means}
 
+    @checked
     def errors(self, of: str = RESULT) -> Float[np.ndarray, "n"]:
         """The squared error of every pair.
 
@@ -295,6 +301,7 @@ class SquaredError(OneLine, Tabular):
         """
         return (self.measured[one_of("control", of, self.measured)] - self.expected) ** 2
 
+    @checked
     def estimate(self, of: str = RESULT, kind: str = ALL_KINDS) -> Estimate:
         """The mean squared error with its 95 % interval over groups.
 
@@ -335,6 +342,7 @@ class SquaredError(OneLine, Tabular):
         names = ("kind", "of", "features", "mse", "low", "high", "measured", "expected", "n")
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Figure:
         """Mean squared errors of the features and their controls, a colour for each kind."""
         from mechassay.results.plots import draw_points
@@ -353,6 +361,7 @@ class SquaredError(OneLine, Tabular):
         return html_facts("Squared error of the logit difference", facts, html_table(names, rows))
 
 
+@checked
 def squared_error(
     fit: Fit,
     batch: InterchangesLike,

@@ -42,6 +42,7 @@ from mechassay.features.featurizer import ChosenFeatures, Featurizer, Mask, deco
 from mechassay.features.finder import Fit
 from mechassay.interventions.site import ModelShape, Site, load_site
 from mechassay.models.model import Model
+from mechassay.utils.arguments import checked
 from mechassay.utils.files import (
     BESIDE,
     CODE,
@@ -134,6 +135,7 @@ def plain_coefficients(alignment: VariableAlignment) -> dict[str, float]:
 _UNIT = re.compile(rf"(?P<unit>.+?)_(?P<role>{'|'.join(ROLES)})")
 
 
+@checked
 def read_mib_folder(
     folder: str | Path,
     *,
@@ -503,6 +505,7 @@ def sites_lacking(about: BoardTask, sites: Collection[Site]) -> list[Site]:
     ]
 
 
+@checked
 def write_mib_folder(
     alignments: Sequence[VariableAlignment], folder: str | Path, *, board: MIBBoard = MIB_BOARD
 ) -> list[Path]:
@@ -714,6 +717,7 @@ def _one_line(name: str) -> str:
     return " ".join(plain.split())[:LONGEST]
 
 
+@checked
 def validate(
     folder: str | Path, *, model: Model | None = None, ignore_code: bool = False
 ) -> Problems:

@@ -41,6 +41,7 @@ from mechassay.models.memory import (
 from mechassay.models.model import Model
 from mechassay.models.objectives import CrossEntropy
 from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.utils.arguments import checked
 from mechassay.utils.checkpoint import Order, descend, header_in, key_of
 from mechassay.utils.display import BAR, Advance, Progress
 from mechassay.utils.files import read_tensors, write_tensors
@@ -51,6 +52,7 @@ Ablation = Literal["counterfactual", "zero", "mean", "positional-mean", "resampl
 ABLATIONS: tuple[str, ...] = get_args(Ablation)
 
 
+@checked
 def ablate(
     model: Model,
     pairs: PairsLike,

@@ -35,6 +35,7 @@ from mechassay.results.records import Measure, Provenance, Record, Spec, Table, 
 from mechassay.results.result import RecordContents, Result, StoredByFields
 from mechassay.stats.chance import FEW_DRAWS
 from mechassay.stats.intervals import NO_INTERVAL, Interval, mean_estimate, proportion_interval
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, RawText, interval, number
 
 if TYPE_CHECKING:
@@ -417,6 +418,7 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
         }
         return {"label": self.label, **areas_text, "n": len(self.ids), "profile": self.profile}
 
+    @checked
     def plot(self, ax: Axes | None = None, *, ranking: By = "value") -> Figure:
         """The figure of faithfulness over size, with its interval and controls.
 

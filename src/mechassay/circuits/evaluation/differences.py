@@ -31,6 +31,7 @@ from mechassay.circuits.series import FaithfulnessMetric, RankingCurve
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
 from mechassay.results.records import Record
 from mechassay.stats.intervals import LEVEL, BootstrapEstimate, widening
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, RawText, Tabular, html_facts, html_table, interval
 from mechassay.utils.files import write_text
 
@@ -106,6 +107,7 @@ class Differences(OneLine, Tabular):
         place = self.names.index(a), self.names.index(b)
         return float(self.values[place]), float(self.low[place]), float(self.high[place])
 
+    @checked
     def plot(self, ax: Axes | None = None) -> Figure:
         """Every difference, row less column, with those that are not resolved in brackets.
 
@@ -123,6 +125,7 @@ class Differences(OneLine, Tabular):
         names = ("area", "a", "b", "difference", "low", "high", "resolved")
         return {name: [row[name] for row in self.rows()] for name in names}
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the differences as JSON, each pair once; `load` reads it."""
         head = {"kind": KIND, "format": FORMAT, "area": self.area, "names": list(self.names)}
@@ -130,6 +133,7 @@ class Differences(OneLine, Tabular):
         return write_text(Path(path), json.dumps({**head, "pairs": self.rows()}, indent=1) + "\n")
 
     @staticmethod
+    @checked
     def load(path: str | Path) -> Differences:
         """Differences written by `save`.
 
@@ -173,6 +177,7 @@ class Differences(OneLine, Tabular):
         ]
 
 
+@checked
 def differences_of(
     results: Sequence[Record | FaithfulnessCurve],
     area: AreaName = "cmd",

@@ -84,6 +84,7 @@ from mechassay.stats.intervals import (
     resampled_means,
     resolved_difference,
 )
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress
 
 
@@ -213,6 +214,7 @@ RANDOM_SEEDS = tuple(range(FEW_DRAWS))
 """Of the random rankings of each kind: as many as say what chance may reach."""
 
 
+@checked
 def evaluate(
     model: Model,
     circuit: Circuit | Sequence[Circuit],
@@ -260,6 +262,7 @@ def evaluate(
     return values[0] if isinstance(circuit, Circuit) else values
 
 
+@checked
 def faithfulness_curve(
     model: Model,
     scores: Ranked,
@@ -402,6 +405,7 @@ def magnitude_sweep(
     return rule.sweep("magnitude", tuple(int(p * rule.n_edges) for p in sizes), kept, values[2:])
 
 
+@checked
 def smallest_circuit(
     model: Model,
     scores: Ranked,
@@ -439,6 +443,7 @@ def _circuits(
     return [_cut(scores, p, by, greedy, profile) for p in sizes]
 
 
+@checked
 def run_controls(
     model: Model,
     pairs: PairsLike,
@@ -626,6 +631,7 @@ class Minimality(OneLine):
         return sum(not interval.low > 0 for interval in self.intervals)
 
 
+@checked
 def complement(circuit: Circuit) -> Circuit:
     """All edges of the graph that the circuit does not have,
     and the neurons that its edges leave out.
@@ -650,6 +656,7 @@ def complement(circuit: Circuit) -> Circuit:
     return Circuit(graph, edges, ~(neurons & parted[:, None]))
 
 
+@checked
 def completeness(
     model: Model,
     circuit: Circuit,
@@ -685,6 +692,7 @@ def completeness_of(
     return Completeness(float(f[0]), intervals[0], float(f[1]), intervals[1], *kept, values)
 
 
+@checked
 def minimality(
     model: Model,
     circuit: Circuit,

@@ -58,6 +58,7 @@ from mechassay.stats.intervals import (
     mean_estimate,
     trapezoid,
 )
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress
 
 NAN = float("nan")
@@ -89,6 +90,7 @@ class Recovery(OneLine):
     n_unscored: int
 
 
+@checked
 def recovery_of(
     scores: EdgeScores,
     truth: Circuit,

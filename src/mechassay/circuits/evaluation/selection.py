@@ -36,6 +36,7 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike, load_objective
 from mechassay.prompts.batch import PairsLike
 from mechassay.results.records import Table
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -71,6 +72,7 @@ class FaithfulSelection(OneLine, Tabular):
         return Table.of(SELECTION, ("fraction",), self.rows)
 
 
+@checked
 def faithful_circuits(
     model: Model,
     scores: EdgeScores,

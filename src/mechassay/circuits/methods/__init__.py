@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mechassay.errors import BadUsage
+from mechassay.utils.arguments import checked
 from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ RECOMMENDED = "eap-ig-inputs"
 better."""
 
 
+@checked
 def load_method(name: str, **settings: Any) -> AnyMethod:
     """The method registered as `name`, which may carry settings ("eap-ig-inputs:steps=3").
 

@@ -38,6 +38,7 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.models.origin import origin_of
 from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.utils.arguments import checked
 from mechassay.utils.checkpoint import checkpointed
 from mechassay.utils.display import BAR, Progress
 
@@ -106,6 +107,7 @@ class Method(ABC, Generic[ScoresT]):
     version: ClassVar[int] = 1
     default_objective: ClassVar[str] = "logit_diff"
 
+    @checked
     def score(
         self,
         model: Model,

@@ -50,6 +50,7 @@ from mechassay.models.objectives import ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.results.records import Table
 from mechassay.stats.intervals import AGREE, Interval
+from mechassay.utils.arguments import checked
 from mechassay.utils.checkpoint import checkpointed, key_of
 from mechassay.utils.display import BAR, SILENT, OneLine, Progress, Tabular
 from mechassay.utils.files import read_tensors, write_tensors
@@ -142,6 +143,7 @@ class PartScores(OneLine):
     def _whole(self) -> Float[np.ndarray, "units"]:
         return self.scores.values.flatten().numpy()[self._places]
 
+    @checked
     def resample(self, number: int, seed: int = 0) -> Scores:
         """Scores of one resample: as many parts, drawn with replacement (bootstrap)."""
         rng, n_parts = np.random.default_rng((seed, number)), len(self.parts)
@@ -151,6 +153,7 @@ class PartScores(OneLine):
         about = {**self.scores.provenance, "resample": number, "resample seed": seed}
         return replace(self.scores, values=values, provenance=about)
 
+    @checked
     def stability(
         self, fractions: Sequence[float] = FRACTIONS, *, n_splits: int = N_SPLITS, seed: int = 0
     ) -> Stability:
@@ -191,6 +194,7 @@ class PartScores(OneLine):
         values.view(-1)[self._places] = torch.from_numpy(_mean(parts, self.n_pairs))
         return replace(self, scores=replace(self.scores, values=values), parts=parts)
 
+    @checked
     def stable(
         self, n: int, by: By = "magnitude", *, n_splits: int = N_SPLITS, seed: int = 0
     ) -> Bool[Tensor, "writers *dims"]:
@@ -203,6 +207,7 @@ class PartScores(OneLine):
         flat[self._places] = torch.from_numpy(counts >= STABLE * 2 * n_splits)
         return flat.view_as(self.scores.values)
 
+    @checked
     def ordered(self, selection: Selection, *, seed: int = 0) -> Scores:
         """Scores that rank units by how they hold over the pairs, for circuits of stable units.
 
@@ -239,6 +244,7 @@ class PartScores(OneLine):
         about = {**self.scores.provenance, "selection": selection}
         return replace(self.scores, values=values, provenance=about)
 
+    @checked
     def save(self, path: str | Path) -> None:
         """Write the parts as safetensors; the scores have a file of their own."""
         tensors = {"parts": torch.from_numpy(self.parts), "n_pairs": torch.from_numpy(self.n_pairs)}
@@ -246,6 +252,7 @@ class PartScores(OneLine):
         write_tensors(Path(path), tensors, header)
 
     @staticmethod
+    @checked
     def load(path: str | Path, scores: Scores) -> PartScores:
         """Read the parts of scores.
 
@@ -436,6 +443,7 @@ class Stability(OneLine, Tabular):
         return Table.of(STABILITY, ("ranking", "fraction"), [{**row, **about} for row in self.rows])
 
 
+@checked
 def seed_stability(
     scores: Scores, others: Sequence[Scores], fractions: Sequence[float] = FRACTIONS
 ) -> Stability:
@@ -486,6 +494,7 @@ def seed_stability(
     return Stability(tuple(rows), n_pairs, 0, 0, scores.unit, len(others))
 
 
+@checked
 def score_in_parts(
     method: AnyMethod,
     model: Model,
@@ -560,6 +569,7 @@ def resampled_rows(batch: Batch, number: int, seed: int = 0) -> list[int]:
     return np.concatenate([np.flatnonzero(group_of.reshape(-1) == name) for name in drawn]).tolist()
 
 
+@checked
 def resampled(
     method: AnyMethod,
     model: Model,
