@@ -111,7 +111,7 @@ def test_masks_of_another_shape_or_type_are_refused() -> None:
     )
     refused(
         BadUsage,
-        "nodes of a circuit must be a mask of bool; got float32",
+        r"of_nodes takes a Tensor bool\[writers\] as nodes; got a Tensor float32\[4\]",
         lambda: Circuit.of_nodes(GRAPH, torch.ones(4)),
     )
     refused(
@@ -365,8 +365,12 @@ def test_masks_of_other_shapes_and_types_are_refused(monkeypatch: pytest.MonkeyP
     for wrong in (torch.zeros(3, 2, dtype=torch.bool), torch.zeros(4, dtype=torch.bool)):
         with pytest.raises(GraphMismatch, match=r"\(4, d_model\); got"):
             Circuit(GRAPH, GRAPH.legal, wrong)
-        with pytest.raises(GraphMismatch, match=r"\(4, d_model\); got"):
-            Circuit.of_neurons(GRAPH, wrong)
+    with pytest.raises(GraphMismatch, match=r"\(4, d_model\); got"):
+        Circuit.of_neurons(GRAPH, torch.zeros(3, 2, dtype=torch.bool))
+    with pytest.raises(
+        BadUsage, match=r"bool\[writers, d_model\] as neurons; got a Tensor bool\[4\]"
+    ):
+        Circuit.of_neurons(GRAPH, torch.zeros(4, dtype=torch.bool))
     with pytest.raises(BadUsage, match="mask of bool; got float32"):
         Circuit(GRAPH, GRAPH.legal, torch.zeros(4, 2))
 

@@ -76,7 +76,7 @@ def test_every_cell_is_a_forward_with_one_value_replaced(
     name: str, part: Part, direction: Direction
 ) -> None:
     case = subject(name, dtype=torch.float64)
-    found = patch(case.model, case.batch, parts=part, direction=direction, progress=SILENT)
+    found = patch(case.model, case.batch, part=part, direction=direction, progress=SILENT)
     slow = slowly(case.model, case.batch, part, direction)
     np.testing.assert_allclose(found.values, slow, rtol=0, atol=1e-10)
     # Before the first difference, which is column 3, nothing changes, to the last bit.
@@ -101,7 +101,7 @@ def test_the_cells_that_structure_fixes_are_those_that_nothing_can_change(
     other[:, 6] += 7
     other[1:, 9] += 9
     batch = Batch.from_tokens(clean, other, [1, 2, 3], [4, 5, 6])
-    found = patch(case.model, batch, parts=part, layers=None, progress=SILENT)
+    found = patch(case.model, batch, part=part, layers=None, progress=SILENT)
     slow = slowly(case.model, batch, part, "denoising")
     share = (slow - found.base[:, None, None]) / (found.source - found.base)[:, None, None]
     is_0, is_1 = np.isclose(share, 0, atol=1e-9), np.isclose(share, 1, atol=1e-9)
@@ -124,7 +124,7 @@ def test_the_last_block_at_the_last_token_carries_everything() -> None:
 
 def test_noising_heads_is_exact_node_patching() -> None:
     case = subject("gemma3", dtype=torch.float64)
-    found = patch(case.model, case.batch, parts="heads", direction="noising", progress=SILENT)
+    found = patch(case.model, case.batch, part="heads", direction="noising", progress=SILENT)
     exact = ExactNodePatching().score(case.model, case.batch, progress=SILENT)
     graph = case.model.graph
     for layer in range(graph.n_layers):
@@ -250,12 +250,12 @@ def test_what_cannot_be_patched_is_refused() -> None:
     with pytest.raises(BadPairs, match="Pair x: its prompts are the same"):
         patch(case.model, same)
     with pytest.raises(UnknownName, match="'residual'.*Did you mean 'resid'"):
-        patch(case.model, batch, parts="residual")  # pyright: ignore[reportArgumentType]
+        patch(case.model, batch, part="residual")  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadUsage, match="has layers -1 to 2; got 7"):
         patch(case.model, batch, layers=[7])
-    for layers in ([], [0, 0], "0"):
+    for layers in ([], [0, 0]):
         with pytest.raises(BadUsage, match="one or more, each once; got"):
-            patch(case.model, batch, layers=layers)  # pyright: ignore[reportArgumentType]
+            patch(case.model, batch, layers=layers)
     assert patch(case.model, batch, layers=1, progress=SILENT).layers == (1,)
 
 

@@ -68,8 +68,8 @@ def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:
 def test_a_plan_that_cannot_be_run_leaves_no_folder(
     changes: dict[str, object], error: type[Exception], said: str, tmp_path: Path
 ) -> None:
-    experiment: PatchExperiment = replace(SMALL_EXPERIMENTS["patch"], **changes)
     with pytest.raises(error, match=said):
+        experiment: PatchExperiment = replace(SMALL_EXPERIMENTS["patch"], **changes)
         ma.run(experiment, tmp_path / "run", progress=SILENT)
     assert not (tmp_path / "run").exists()
 

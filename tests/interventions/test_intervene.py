@@ -419,9 +419,9 @@ def test_many_rows_in_small_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch)
         ({"resid.0@6": Interchange()}, BadPairs, "base has tokens 0 to 4; got position 6"),
         ({"resid.0@-7": Scale(2.0)}, BadPairs, "Pair x: its base has tokens 0 to 4"),
         ({"resid.0@last": Add(torch.ones(3))}, BadUsage, "Add needs a vector of 32 numbers"),
-        ({"resid.0@last": "zero"}, BadUsage, "an intervention is Interchange"),
+        ({"resid.0@last": "zero"}, BadUsage, "mapping of texts to Interventions"),
         ({"resid.0@last": Interchange}, BadUsage, "an intervention is Interchange"),
-        ({"resid.0@last": Scale(0.0), Site(0): Scale(0.0)}, BadUsage, "last is given twice"),
+        ({"layers_output[0]@last": Scale(0.0), "resid.0@last": Scale(0.0)}, BadUsage, "last is given twice"),
         ({}, BadUsage, "got none"),
     ],
 )  # fmt: skip

@@ -232,7 +232,7 @@ def test_random_models_move_nothing() -> None:
         model = make_model(hf, tokenizer, name="tiny")
         pairs = load_task("ioi").pairs("train", model, limit=24)
         for part in ("resid", "heads"):
-            said = patch(model, pairs, parts=part, progress=SILENT).verdict
+            said = patch(model, pairs, part=part, progress=SILENT).verdict
             assert said.startswith("Nothing is seen to move: ") and "24 groups" in said
 
 
@@ -248,7 +248,7 @@ def test_a_map_of_cells_that_are_all_known_measures_nothing() -> None:
     record = found.record()
     assert record.measure("largest_share") is None and record.checks[0].n == 3
     # MLPs at that token are measured: their outputs are not all that differs.
-    mlps = patch(case.model, batch, parts="mlp", progress=SILENT)
+    mlps = patch(case.model, batch, part="mlp", progress=SILENT)
     assert not mlps.by_construction[:, -1].any() and mlps.by_construction[:, :-1].all()
 
 
@@ -313,7 +313,7 @@ def test_the_mechanism_that_was_built_in_is_what_is_said(direction: Direction) -
     )
     # A token that the model happens not to use is measured to be 0, not known to be.
     assert not found.by_construction[0, -2] and abs(found.share[0, -2]) < 1e-4
-    heads = patch(model, pairs, parts="heads", direction=direction, progress=SILENT).verdict
+    heads = patch(model, pairs, part="heads", direction=direction, progress=SILENT).verdict
     first, _ = heads.split("; no head is resolved to oppose it")
     assert all(f"head {name} (1.000" in first for name in ("0.3", "1.0", "2.2"))
     assert "3 are resolved to help and 0 to oppose" in heads

@@ -205,7 +205,7 @@ def test_token_ids_that_the_model_does_not_have_are_refused() -> None:
         for run in (generate, perplexity):
             with pytest.raises(BadPairs, match=r"Text 1 has the token id \S+; \w+ has 0 to 96"):
                 run(model, ids, progress=SILENT)
-    with pytest.raises(BadUsage, match=r"a row of token ids for every text; got \[1, 2\]"):
+    with pytest.raises(BadUsage, match=r"sequences of whole numbers as prompts; got \[1, 2\]"):
         generate(model, [1, 2], progress=SILENT)  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadPairs, match=r"Text 0 has 5,000 tokens; \w+ has \d+ positions"):
         perplexity(model, [[1] * 5000], progress=SILENT)

@@ -299,7 +299,7 @@ def test_no_claims_is_said_not_scored() -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "match"),
     [
-        ({"steps": "two"}, UnknownName, "steps of a judge"),
+        ({"steps": "two"}, UnknownName, "steps of assess"),
         ({"criteria": ("I9",)}, UnknownName, "criterion of mv-27"),
         ({"rubric": "mv-28"}, UnknownName, "Did you mean 'mv-27@1'"),
     ],
@@ -362,7 +362,7 @@ def test_the_spread_of_initial_weights_is_no_variance_of_results() -> None:
     text = paper("Weights are initialised with a standard deviation of 0.02. It recovers 87 %.")
     assert "NO_VARIANCE_REPORTED" in {flag.name for flag in find_flags(text)}
     assert "NO_VARIANCE_REPORTED" not in {flag.name for flag in find_flags(text, "paper")}
-    with pytest.raises(UnknownName, match="variant of flags"):
+    with pytest.raises(UnknownName, match="variant of find_flags"):
         find_flags(text, "strict")  # pyright: ignore[reportArgumentType]
 
 

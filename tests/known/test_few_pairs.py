@@ -94,7 +94,7 @@ def test_the_full_and_the_empty_circuit(n: int) -> None:
 
 
 def test_a_map_of_two_pairs(two: Subject, tmp_path: Path) -> None:
-    found = patch(two.model, two.batch, parts="heads", progress=SILENT)
+    found = patch(two.model, two.batch, part="heads", progress=SILENT)
     measured = ~found.by_construction & np.isfinite(found.share)
     assert measured.any() and np.isfinite(found.total) and found.total != 0
     for ends in (found.intervals, found.joint_intervals):

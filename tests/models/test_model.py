@@ -225,7 +225,7 @@ def test_interventions(family: str, device: str, dtype: torch.dtype) -> None:
     maps = [patch(each, batch, progress=SILENT).values for each in (model, reference)]
     real = ~np.isnan(maps[1])
     assert differ(*(torch.from_numpy(x[real]) for x in maps)) < (1e-3 if exact else 0.3)
-    heads = [patch(each, batch, parts="heads", progress=SILENT) for each in (model, reference)]
+    heads = [patch(each, batch, part="heads", progress=SILENT) for each in (model, reference)]
     assert differ(*(torch.from_numpy(x.values) for x in heads)) < (1e-3 if exact else 0.3)
     plan: dict[str, Intervention] = {"resid.0@last": Interchange(), "mlp.1@all": Add(v)}
     said = [intervene(each, batch, plan).logits for each in (model, reference)]
@@ -293,9 +293,9 @@ def test_all_forms_of_pairs_are_taken(model: Model) -> None:
 
 
 def test_what_is_no_pair_is_refused(model: Model) -> None:
-    with pytest.raises(BadPairs, match=r"Pairs of prompts are needed.*got 'ioi'"):
+    with pytest.raises(BadUsage, match=r"takes an InterchangeBatch, .* as pairs; got 'ioi'"):
         model.interchanges("ioi")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(BadPairs, match=r"Pairs of prompts are needed.*got 3"):
+    with pytest.raises(BadUsage, match=r"takes an InterchangeBatch, .* as pairs; got a list"):
         model.interchanges([interchanges_pair(), 3])  # pyright: ignore[reportArgumentType]
     mute = replace(model, tokenizer=None)
     with pytest.raises(BadPairs, match=r"no tokenizer; pass InterchangeBatch\.from_tokens"):

@@ -150,7 +150,7 @@ def test_a_value_that_is_not_finite_is_named_by_its_own_pair() -> None:
     objective = load_objective("logit_diff")
 
     class Broken:
-        name, needs_clean = "broken", False
+        name, needs_clean, direction, differentiable = "broken", False, "up", True
 
         def __call__(self, readout: object, batch: Batch, clean: object) -> torch.Tensor:
             values = objective(readout, batch, clean)

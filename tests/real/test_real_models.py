@@ -138,7 +138,7 @@ def test_attribution_agrees_with_patching_on_the_strongest_edges(smollm: Model) 
 @pytest.mark.slow
 def test_patching_heads_finds_what_exact_node_patching_finds(smollm: Model) -> None:
     pairs = ma.load_task("ioi").pairs("test", smollm, limit=4)
-    found = ma.patch(smollm, pairs, parts="heads", direction="noising", progress=SILENT)
+    found = ma.patch(smollm, pairs, part="heads", direction="noising", progress=SILENT)
     exact = ma.circuits.ExactNodePatching().score(smollm, pairs, progress=SILENT)
     graph = smollm.graph
     for layer in range(graph.n_layers):

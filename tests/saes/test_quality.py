@@ -236,7 +236,7 @@ def test_mistakes_are_one_line(store: ActivationStore) -> None:
         measured(store, exact(5))
     with pytest.raises(BadUsage, match="trained on resid.1"):
         measured(store, replace(exact(d), hook="resid.1"))
-    with pytest.raises(UnknownName, match="control of an SAE"):
+    with pytest.raises(UnknownName, match="controls of sae_quality 'shuffled'"):
         measured(store, exact(d), controls=("shuffled",))
     with pytest.raises(BadUsage, match="has 3 numbers"):
         random_sae(3, 4, 2, torch.zeros(2))

@@ -246,7 +246,7 @@ def test_a_folder_of_any_other_place_is_read_and_an_unknown_task_refused(
         file.read_text("utf-8").replace('"task": "truth-induction"', '"task": "truth-inductoin"'),
         "utf-8",
     )
-    with pytest.raises(UnknownName, match="Did you mean 'truth-induction'"):
+    with pytest.raises(BadFile, match="truth.json: .*Did you mean 'truth-induction'"):
         load_truth(file.parent)
 
 

@@ -38,10 +38,10 @@ class Plugin:
         ({"lr": math.nan}, "mine needs lr above 0; got nan."),
         ({"share": 1.5}, "mine needs share above 0 and at most 1; got 1.5."),
         ({"warmup": 1}, "mine needs warmup of at least 0 and below 1; got 1."),
-        ({"steps": 2.5}, "The setting steps of mine is of type int; got 2.5."),
-        ({"epochs": 2.5}, "The setting epochs of mine is of type int; got 2.5."),
-        ({"epochs": "many"}, "The setting epochs of mine is of type int; got 'many'."),
-        ({"lr": True}, "The setting lr of mine is of type float; got True."),
+        ({"steps": 2.5}, "mine takes a whole number as steps; got 2.5."),
+        ({"epochs": 2.5}, "mine takes a whole number or None as epochs; got 2.5."),
+        ({"epochs": "many"}, "mine takes a whole number or None as epochs; got 'many'."),
+        ({"lr": True}, "mine takes a number as lr; got True."),
     ],
 )
 def test_what_is_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:

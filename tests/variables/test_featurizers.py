@@ -137,7 +137,7 @@ def test_every_featurizer_finds_the_answer_where_it_is(name: str, known: tuple[A
     sites = ma.sites(model, positions=("last",), layers=(2,))
     how = FeaturizerSettings(epochs=20, lr=0.05)
     saes = {site: identity_sae(48) for site in sites}
-    fit = fit_featurizer(name, model, batch, sites, how, k=24, saes=saes, progress=SILENT)
+    fit = fit_featurizer(model, batch, sites, name, settings=how, k=24, saes=saes, progress=SILENT)
     found = ma.variables.accuracy(fit, batch, controls=(), progress=SILENT)
     assert found.estimate("resid.2@last").value > 0.9
     assert found.estimate("resid.2@last", "no intervention").value == 0
@@ -147,12 +147,12 @@ def test_settings_are_those_of_the_finder(known: tuple[Any, Any]) -> None:
     model, batch = known
     sites: Sequence[Any] = ma.sites(model, positions=("last",), layers=(1,))
     how = FeaturizerSettings(0.02, 2, 5, False)
-    ours = fit_featurizer("dbm", model, batch, sites, how, seed=3, progress=SILENT)
+    ours = fit_featurizer(model, batch, sites, "dbm", settings=how, seed=3, progress=SILENT)
     finder = DBM(lr=0.02, steps=6, batch_size=5, optimizer="adamw", shuffle=False, seed=3)
     theirs = finder.fit(model, batch, sites, progress=SILENT)
     assert torch.equal(ours.losses, theirs.losses)
     other = fit_featurizer(
-        "dbm", model, batch, sites, replace(how, lr=0.1), seed=3, progress=SILENT
+        model, batch, sites, "dbm", settings=replace(how, lr=0.1), seed=3, progress=SILENT
     )
     assert not torch.equal(ours.losses, other.losses)
 
@@ -160,6 +160,6 @@ def test_settings_are_those_of_the_finder(known: tuple[Any, Any]) -> None:
 def test_masks_of_sae_features_need_saes(known: tuple[Any, Any]) -> None:
     model, batch = known
     with pytest.raises(BadUsage, match=r"saes=\{site: SAE\}"):
-        fit_featurizer("dbm+sae", model, batch, ma.sites(model, positions=("last",)))
+        fit_featurizer(model, batch, ma.sites(model, positions=("last",)), "dbm+sae")
     with pytest.raises(UnknownName, match="Did you mean 'das'"):
-        fit_featurizer("dass", model, batch, ma.sites(model, positions=("last",)))
+        fit_featurizer(model, batch, ma.sites(model, positions=("last",)), "dass")

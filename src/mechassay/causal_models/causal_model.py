@@ -32,7 +32,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mechassay.errors import BadUsage, MechassayError, UnknownName, first_line
 from mechassay.prompts.pairs import Prompt
@@ -133,6 +133,8 @@ class CausalModel(OneLine):
             several, a cycle; by name.
         UnknownName: an unknown parent or output.
     """
+
+    obtained_by: ClassVar[str] = "variables.load_causal_model(name) loads one."
 
     name: str
     variables: Mapping[str, Any]

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -112,6 +112,10 @@ class Circuit(OneLine, Tabular):
         provenance: the model in which the circuit was found, see `models.origin`; empty if that is
             not known.
     """
+
+    obtained_by: ClassVar[str] = (
+        "load_circuit(name) loads one, and scores.top(0.05) cuts one from scores."
+    )
 
     graph: Graph
     edges: Bool[Tensor, "writers readers"]

@@ -71,6 +71,10 @@ class UnitScores(OneLine, ABC, Tabular):
         unit: "edge", "node" or "neuron".
     """
 
+    obtained_by: ClassVar[str] = (
+        "load_scores(path) loads them, and a method's score(model, pairs) finds them."
+    )
+
     graph: Graph
     values: Float[Tensor, "writers *dims"]
     provenance: Mapping[str, Any] = field(default_factory=dict)

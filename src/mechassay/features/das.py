@@ -137,7 +137,7 @@ class TrainedFinder(ABC):
     def fit(
         self,
         model: Model,
-        interchanges: InterchangesLike,
+        pairs: InterchangesLike,
         sites: Sites,
         *,
         init: Init | None = None,
@@ -158,7 +158,7 @@ class TrainedFinder(ABC):
             BadUsage: also under `torch.inference_mode()`.
         """
         check_gradients_allowed(self.name)
-        chosen, batch = load_sites(model, sites), model.interchanges(interchanges)
+        chosen, batch = load_sites(model, sites), model.interchanges(pairs)
         _check_labels(self.name, batch, self.loss)
         begin = init_of(init, chosen)
         with out_of_memory_is_an_error(self.name):

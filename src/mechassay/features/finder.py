@@ -318,7 +318,7 @@ def _loss_texts(first: float, last: float) -> tuple[str, str]:
 
 
 Sites = Sequence[SiteLike] | SiteLike
-Init = Mapping[Any, Tensor | Featurizer] | Fit
+Init = Mapping[Any, Any] | Fit
 """By site, what a training begins with: a basis [d, d], or a featurizer; a fit has one for each."""
 
 
@@ -331,16 +331,17 @@ class Finder(Protocol):
     def fit(
         self,
         model: Model,
-        interchanges: InterchangesLike,
+        pairs: InterchangesLike,
         sites: Sites,
         *,
         init: Init | None = None,
         together: bool = False,
         progress: Progress = BAR,
     ) -> Fit:
-        """Features of every site, found on the interchanges.
+        """Find the features of each site on pairs.
 
         Args:
+            pairs: see `intervene`.
             sites: sites, or their spelling; one or several.
             init: by site, what a training begins with; only trained finders take it.
             together: the features of all sites are meant to be exchanged in one run, and are
@@ -349,7 +350,7 @@ class Finder(Protocol):
         Raises:
             BadUsage: a site that the model does not have, k larger than a site's values, what
                 `init` cannot be.
-            UnknownName, BadPairs: a column that the interchanges lack; classes that are not known.
+            UnknownName, BadPairs: a column that the pairs lack; classes that are not known.
         """
         ...
 
@@ -456,7 +457,7 @@ class ValueFinder(ABC):
     def fit(
         self,
         model: Model,
-        interchanges: InterchangesLike,
+        pairs: InterchangesLike,
         sites: Sites,
         *,
         init: Init | None = None,
@@ -466,7 +467,7 @@ class ValueFinder(ABC):
         """Find the features of each site, which do not depend on `together`. Nothing is trained, so
         `init` is refused.
         """
-        chosen, batch = load_sites(model, sites), model.interchanges(interchanges)
+        chosen, batch = load_sites(model, sites), model.interchanges(pairs)
         if init is not None:
             raise BadUsage(f"{self.name} trains nothing, so it takes no init.")
         tokens = [SiteTokens.of(batch, site) for site in chosen]

@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -76,6 +76,8 @@ class SAE(OneLine, Featurizer):
         BadUsage: arrays that do not fit each other; "jumprelu" without thresholds, "topk" without
             k, "gated" without b_gate and r_mag, or one of these with another activation.
     """
+
+    obtained_by: ClassVar[str] = "saes.load_sae(path) loads one."
 
     w_enc: Float[Tensor, "d k"]
     w_dec: Float[Tensor, "_ _"]

@@ -116,6 +116,8 @@ def _from_hub(repo: str, within: str, site: Site) -> Path:
         beside = ("params.npz", "params.safetensors", "config.json", "hyperparams.json")
         wanted = [str(chosen.parent / name) for name in (*beside, "checkpoints/final.safetensors")]
         paths = [hf_hub_download(repo, name) for name in wanted if name in files]
+    except BadUsage:
+        raise
     except UNREADABLE as error:
         raise ModelNotFetched(
             f"The SAE of {site} in {repo} did not come from the Hugging Face hub:"

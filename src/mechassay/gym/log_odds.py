@@ -145,7 +145,7 @@ class LogOddsRatios(Result, kind="odds"):
 @checked
 def odds(
     fit: Fit,
-    batch: InterchangesLike,
+    pairs: InterchangesLike,
     *,
     model: Model | None = None,
     seed: int = 0,
@@ -154,7 +154,7 @@ def odds(
     """The log odds-ratio of every item, of the features of a fit at each of its sites alone.
 
     Args:
-        batch: other items than the fit was found on, with `base_labels`.
+        pairs: other items than the fit was found on, with `base_labels`.
         model: for a fit that was read from a file; else the one it was found on.
         seed: of the bootstrap.
 
@@ -170,7 +170,7 @@ def odds(
             "odds exchanges each site alone, and the sites of this fit are meant together: use"
             " intervene(model, pairs, fit.interchanges())."
         )
-    ready = model.interchanges(batch)
+    ready = model.interchanges(pairs)
     own = base_labels_of("odds", ready)
     changes = {site: Interchange(features=fit.features(site)) for site in fit.sites}
     if own.shape[1] == ready.labels.shape[1] == 1:

@@ -55,7 +55,7 @@ def patch(
     model: Model,
     pairs: PairsLike,
     *,
-    parts: Part = "resid",
+    part: Part = "resid",
     direction: Direction = "denoising",
     objective: ObjectiveLike = "logit_diff",
     layers: Sequence[int] | int | None = None,
@@ -66,7 +66,7 @@ def patch(
 
     Args:
         pairs: prompts of equal lengths within a pair.
-        parts: "resid" (the stream after each block) and "mlp" at every token; "heads", each head's
+        part: "resid" (the stream after each block) and "mlp" at every token; "heads", each head's
             mixes at all tokens.
         direction: "denoising" puts clean values into counterfactual runs, "noising" the other way.
         objective: a name, an objective, or a function of logits and batch.
@@ -78,19 +78,19 @@ def patch(
         BadUsage: a model without MLPs, no such layer, one twice.
         NonFinite: the objective overflows.
     """
-    one_of("part of a site", parts, PARTS)
+    one_of("part of a site", part, PARTS)
     one_of("direction of patching", direction, DIRECTIONS)
     batch, chosen = model.batch(pairs), load_objective(objective)
     chosen_layers = blocks(model, layers)
     for layer in chosen_layers:
-        Site(layer, ALL, parts).check(model)
+        Site(layer, ALL, part).check(model)
     same = (batch.clean == batch.counterfactual).all(dim=1)
     if bool(same.any()):
         raise BadPairs(
             f"Pair {batch.ids[int(same.nonzero()[0])]}: its prompts are the same; patching"
             " needs pairs that differ."
         )
-    columns = model.graph.n_heads if parts == "heads" else batch.n_tokens
+    columns = model.graph.n_heads if part == "heads" else batch.n_tokens
     values = np.full((len(batch), len(chosen_layers), columns), np.nan)
     ends = np.full((2, len(batch)), np.nan)
     budget = max(
@@ -99,13 +99,13 @@ def patch(
     known = np.zeros_like(values)
     total = values.size
     with (
-        progress.track(f"patching {parts}", total) as advance,
+        progress.track(f"patching {part}", total) as advance,
         out_of_memory_is_an_error("Patching"),
         torch.no_grad(),
     ):
         for rows, chunk in batch.chunks(budget):
-            run = _PatchRun(model, chunk, chosen, parts, direction)
-            fixed = known_shares(model, chunk, parts, chosen_layers)
+            run = _PatchRun(model, chunk, chosen, part, direction)
+            fixed = known_shares(model, chunk, part, chosen_layers)
             patched = run.values(chosen_layers, fixed, advance)
             begin = columns - patched.shape[2]
             values[rows, :, begin:], known[rows, :, begin:] = patched, fixed
@@ -116,7 +116,7 @@ def patch(
         )
     tokens = _tokens(model, batch)
     return PatchMap(
-        parts,
+        part,
         direction,
         chosen.name,
         values,
@@ -128,7 +128,7 @@ def patch(
         _variants(pairs, batch),
         batch.ids,
         batch.groups,
-        _parts(model, pairs, batch) if parts != "heads" else {},
+        _parts(model, pairs, batch) if part != "heads" else {},
         model.graph.n_layers - 1,
         chosen.direction == "up",
         seed,

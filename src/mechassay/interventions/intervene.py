@@ -52,7 +52,7 @@ from mechassay.models.memory import (
 from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, Stack, TokenEdit, suffix_forward
 from mechassay.prompts.batch import NO_TOKEN
-from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import NOTEBOOK_ROWS, Advance, OneLine, Tabular, html_facts, html_table
 
@@ -458,21 +458,22 @@ class Intervened(OneLine, Tabular):
 @checked
 def intervene(
     model: Model,
-    batch: Any,
+    pairs: InterchangesLike,
     interventions: Interventions,
     *,
     gradients: bool = False,
 ) -> Intervened:
-    """Run a batch with interventions at several sites together.
+    """Run the base prompts of pairs with interventions at several sites together.
 
     Args:
-        batch: an `InterchangeBatch`, or what one can be made of: pairs, a `Batch`.
+        pairs: pairs, a `Batch` or an `InterchangeBatch`. The base prompt of a `Pair` is its clean
+            prompt, the source is its counterfactual prompt.
         interventions: by site, or its spelling: {"resid.9@last": Interchange()}.
-        gradients: let gradients flow to tensors of the interventions; the batch then has to fit
+        gradients: let gradients flow to tensors of the interventions; the pairs then have to fit
             into memory as a whole.
 
     Raises:
-        BadUsage, UnknownName: a site that the model or the batch does not have, an intervention
+        BadUsage, UnknownName: a site that the model or the pairs do not have, an intervention
             that returns another shape, gradients under inference mode.
         BadPairs: a prompt without such a token; prompts that cannot be compared.
         NonFinite: an intervention returns NaN.
@@ -481,7 +482,7 @@ def intervene(
     chosen = check_interventions(model, by_site(interventions))
     if gradients:
         check_gradients_allowed("intervene(gradients=True)")
-    ready = model.interchanges(batch)
+    ready = model.interchanges(pairs)
     budget = token_budget(trace_bytes(model.decoder), ready.base.shape[1], model.device)
     chunks = [(list(range(len(ready))), ready)] if gradients else list(ready.chunks(budget))
     parts: list[Intervened] = []

@@ -21,16 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.errors import BadPairs, BadUsage, NonFinite, one_of
+from mechassay.errors import BadPairs, BadUsage, NonFinite
 from mechassay.interventions.site import ALL, Site, load_site
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import LAST, InterchangeBatch
+from mechassay.utils.arguments import check_fields
 from mechassay.utils.display import OneLine
 
 Values = Float[Tensor, "n d"]
@@ -80,6 +81,9 @@ class Interchange(OneLine):
     needs_source: bool = field(default=True, init=False, repr=False)
     keeps_equal: bool = field(default=True, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def __call__(self, base: Values, source: Values | None) -> Values:
         assert source is not None
         new = source if self.features is None else self.features.change(base, source)
@@ -95,6 +99,9 @@ class Add(OneLine):
 
     needs_source: bool = field(default=False, init=False, repr=False)
     keeps_equal: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __call__(self, base: Values, source: Values | None) -> Values:
         return base + self.scale * _as(self.vector, base, "Add")
@@ -117,7 +124,7 @@ class Ablate(OneLine):
     keeps_equal: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        one_of("target of an ablation", self.to, get_args(Target))
+        check_fields(self)
         if (self.mean is None) != (self.to == "zero"):
             raise BadUsage("Ablate(to='mean') needs mean=[d], and to='zero' needs none.")
         # The directions of a space of fewer dimensions would be filled up with arbitrary ones.
@@ -159,6 +166,9 @@ class Replace(OneLine):
     needs_source: bool = field(default=False, init=False, repr=False)
     keeps_equal: bool = field(default=False, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def __call__(self, base: Values, source: Values | None) -> Values:
         return interpolated(base, _as(self.vector, base, "Replace").expand_as(base), self.alpha)
 
@@ -171,6 +181,9 @@ class Scale(OneLine):
 
     needs_source: bool = field(default=False, init=False, repr=False)
     keeps_equal: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __call__(self, base: Values, source: Values | None) -> Values:
         return base * self.factor

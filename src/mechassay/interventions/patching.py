@@ -72,7 +72,7 @@ class PatchExperiment(Experiment):
         patched = patch(
             inputs.model,
             inputs.pairs["test"],
-            parts=one_of("part", cell["part"], PARTS),
+            part=one_of("part", cell["part"], PARTS),
             direction=self.direction,
             objective=self.objective or inputs.task.objective,
             seed=self.seed,

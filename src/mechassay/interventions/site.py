@@ -28,7 +28,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, depth_of
 from mechassay.prompts.pairs import LAST
-from mechassay.utils.arguments import checked
+from mechassay.utils.arguments import check_fields, checked
 
 Position = str | int
 ALL = "all"
@@ -67,7 +67,7 @@ class Site:
     foreign: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        one_of("part of a site", self.part, PARTS)
+        check_fields(self)
         if self.heads and self.part != "heads":
             raise BadUsage(f"Only sites of part 'heads' have heads; got part {self.part!r}.")
         if len(set(self.heads)) < len(self.heads):

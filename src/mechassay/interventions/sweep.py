@@ -45,7 +45,7 @@ from mechassay.interventions.site import Site, SiteLike, index_of, load_site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.prompts.batch import NO_TOKEN
-from mechassay.prompts.interchange_batch import LAST, InterchangeBatch
+from mechassay.prompts.interchange_batch import LAST, InterchangeBatch, InterchangesLike
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, proportion_interval
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Advance, OneLine, Progress, Tabular, html_facts, html_table
@@ -257,7 +257,7 @@ class SiteSweep(OneLine, Tabular):
 @checked
 def sweep(
     model: Model,
-    batch: Any,
+    pairs: InterchangesLike,
     sites: Sequence[SiteLike],
     intervention: Intervention | Interventions | None = None,
     *,
@@ -267,7 +267,7 @@ def sweep(
     """Intervene at each of many sites alone.
 
     Args:
-        batch: an `InterchangeBatch`, or what one can be made of.
+        pairs: see `intervene`.
         intervention: the same at all sites, or one a site; by default the source's whole vector.
         seed: of the bootstrap.
 
@@ -275,45 +275,45 @@ def sweep(
         BadUsage, UnknownName, BadPairs, NonFinite, OutOfMemory: see `intervene`.
     """
     plan = _plan([load_site(site) for site in sites], intervention)
-    return sweep_all(model, batch, [plan], seed=seed, progress=progress)[0]
+    return sweep_all(model, pairs, [plan], seed=seed, progress=progress)[0]
 
 
 def sweep_all(
     model: Model,
-    batch: Any,
+    pairs: InterchangesLike,
     plans: Sequence[Interventions],
     *,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> list[SiteSweep]:
-    """Several sweeps of one batch, whose bases and sources are run once for all of them.
+    """Several sweeps of the same pairs, whose bases and sources are run once for all of them.
 
     Args:
-        batch: an `InterchangeBatch`, or what one can be made of.
+        pairs: see `intervene`.
         plans: of each sweep the intervention of every site.
         seed: of the bootstrap.
 
     Raises:
         BadUsage, UnknownName, BadPairs, NonFinite, OutOfMemory: see `intervene`.
     """
-    checked = [check_interventions(model, by_site(plan)) for plan in plans]
-    ready = model.interchanges(batch)
+    chosen = [check_interventions(model, by_site(plan)) for plan in plans]
+    ready = model.interchanges(pairs)
     budget = token_budget(trace_bytes(model.decoder), ready.base.shape[1], model.device)
     chunks = list(ready.chunks(budget))
     with (
-        progress.track("intervening", len(ready) * sum(map(len, checked))) as advance,
+        progress.track("intervening", len(ready) * sum(map(len, chosen))) as advance,
         torch.no_grad(),
         out_of_memory_is_an_error("Intervening"),
     ):
         parts = [
-            _swept(model, chunk, [of_rows(ready, plan, rows) for plan in checked], advance)
+            _swept(model, chunk, [of_rows(ready, plan, rows) for plan in chosen], advance)
             for rows, chunk in chunks
         ]
     order = np.argsort([row for rows, _ in chunks for row in rows])
     arrays = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
     sweeps: list[SiteSweep] = []
     begin = 0
-    for plan in checked:
+    for plan in chosen:
         own = slice(begin, begin := begin + len(plan))
         cut = {name: x[:, own] if x.ndim == 2 else x for name, x in arrays.items()}
         sweeps.append(SiteSweep(tuple(plan), ready.ids, ready.groups, **cut, seed=seed))
@@ -427,7 +427,7 @@ class LogitDifferences(NamedTuple):
 
 def token_logits(
     model: Model,
-    batch: Any,
+    batch: InterchangesLike,
     plans: Sequence[Interventions],
     tokens: Int[Tensor, "n t"],
     *,
@@ -443,7 +443,7 @@ def token_logits(
     Raises:
         UnknownName, BadPairs, NonFinite, OutOfMemory: see `intervene`.
     """
-    checked = [check_interventions(model, by_site(plan)) for plan in plans]
+    chosen = [check_interventions(model, by_site(plan)) for plan in plans]
     ready = model.interchanges(batch)
     budget = token_budget(trace_bytes(model.decoder), ready.base.shape[1], model.device)
     n, t = tokens.shape
@@ -454,7 +454,7 @@ def token_logits(
         out_of_memory_is_an_error("Intervening"),
     ):
         for rows, chunk in ready.chunks(budget):
-            some = [dict(of_rows(ready, plan, rows)) for plan in checked]
+            some = [dict(of_rows(ready, plan, rows)) for plan in chosen]
             columns = chunk.column(LAST)[0][:, None]
             runs = PlanRuns.of(model, chunk, some, columns, advance)
             wanted = tokens[rows].to(model.device)
@@ -465,7 +465,7 @@ def token_logits(
 
 def logit_differences(
     model: Model,
-    batch: Any,
+    batch: InterchangesLike,
     plans: Sequence[Interventions],
     *,
     progress: Progress = BAR,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -82,6 +82,8 @@ class Model(OneLine):
         replicas: the same model in other processes, which do a share of what is split over pairs.
         watch: notices hooks and modules that came to the original after its check.
     """
+
+    obtained_by: ClassVar[str] = "load_model(name) loads one."
 
     name: str
     hf: PreTrainedModel
@@ -470,7 +472,7 @@ def _read(hf: PreTrainedModel, label: str) -> Decoder:
 
 @checked
 def load_model(
-    source: str | PathLike[str] | PreTrainedModel,
+    source: str | PathLike[str] | torch.nn.Module | Model,
     *,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
@@ -485,7 +487,8 @@ def load_model(
             "gym-neox", a local folder, a .gguf file, a hub id, or a Hugging Face model in memory
             (whose dtype and device are kept; it is put into evaluation mode and shared). Names,
             folders and hub ids may end in @ and a revision: "gym-neox@step128". Behind
-            "untrained:" any of them has random weights.
+            "untrained:" any of them has random weights. A `Model` is returned as it is: its dtype,
+            device and BOS token are its own.
         dtype: "float32", "float64", "bfloat16" or "float16".
         device: where to put it; "auto" is a GPU if there is one.
         device_map: in its place, where each module goes: "auto", a map from modules to devices,
@@ -499,11 +502,13 @@ def load_model(
         UnsupportedModel, SelfCheckFailed: its family is not read, or not rightly.
         BadUsage: no such dtype, device or device map.
     """
+    if isinstance(source, Model):
+        return source
     if not isinstance(source, str | PathLike):
         if not hasattr(source, "config"):
             raise BadUsage(
-                "load_model takes a name, a path or a Hugging Face model in memory; got"
-                f" {briefly(source)}."
+                "load_model takes a name, a path or a Hugging Face model in memory; got a"
+                f" {type(source).__name__} without a config."
             )
         if device_map is not None:
             raise BadUsage("device_map is for models that are loaded; one in memory has its own.")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechassay.errors import BadFile, first_line
 from mechassay.prompts.tokenization import Aligned, Misaligned, Span, align, alignment_notes
-from mechassay.utils.arguments import checked
+from mechassay.utils.arguments import check_fields, checked
 from mechassay.utils.display import (
     NOTEBOOK_ROWS,
     OneLine,
@@ -73,6 +73,9 @@ class Pair(OneLine):
     counterfactual_answers: tuple[str, ...] = ()
     spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
     counterfactual_spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def repr_fields(self) -> dict[str, Any]:
         texts = {"clean": self.clean, "counterfactual": self.counterfactual}
@@ -275,6 +278,9 @@ class Prompt(OneLine):
     choices: tuple[str, ...] = ()
     spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def part(self, name: str) -> str:
         """The text of one of `spans`."""
         begin, end = self.spans[name]
@@ -302,6 +308,9 @@ class Example(OneLine):
     group: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     unread: Mapping[str, str] = field(default_factory=lambda: EMPTY, compare=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def repr_fields(self) -> dict[str, Any]:
         kinds = tuple(self.counterfactuals)

@@ -27,14 +27,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import BadUsage
 from mechassay.runs import CIRCUITS, EXPERIMENTS, FILES_IN
 from mechassay.runs.cells import LONGEST, Cell, Inputs, cell_name
 from mechassay.runs.identities import MODEL, TASK, Source, digest_of_seed
 from mechassay.runs.names import model_labels, names_of, task_labels
 from mechassay.runs.options import DEFINITIONS, Option, options_of
+from mechassay.utils.arguments import check_fields
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,12 +86,29 @@ class Experiment:
             cls.grows = tuple(cls.axes.values())
 
     def __post_init__(self) -> None:
-        """Put the names of models, tasks and circuits in the place of typed texts, each once. A
-        subclass that defines `__post_init__` calls this one first.
+        """Check the fields, and put the names of models, tasks and circuits in the place of typed
+        texts, each once. A subclass that defines `__post_init__` calls this one first.
+
+        Raises:
+            BadUsage: a field that its annotation does not allow, such as a `Model` among `models`.
         """
+        self._refuse_objects()
+        check_fields(self, " ".join(self.command or (self.kind, "run")))
         for field, about in options_of(self).items():
             if about.complete in NAMED or (about.complete == "files" and field in self.grows):
                 object.__setattr__(self, field, names_of(getattr(self, field), about.complete))
+
+    def _refuse_objects(self) -> None:
+        for field in ("models", "model", "tasks", "task"):
+            value = getattr(self, field, "")
+            for own in value if isinstance(value, tuple | list) else (value,):
+                if not isinstance(own, str) and isinstance(name := getattr(own, "name", None), str):
+                    plural = f"{field.removesuffix('s')}s"
+                    raise BadUsage(
+                        f"{field} of {type(self).__name__} takes a name; got {own!r}. Give the name"
+                        f" {name!r} here, and the object to run(experiment,"
+                        f" {plural}={{{name!r}: ...}})."
+                    )
 
     # What a kind of run defines.
 
@@ -181,8 +199,8 @@ class Experiment:
         return cells
 
     def check(self, worker: Worker) -> None:
-        """Refuse wrong options before a folder or model is touched. By default these are values
-        outside the `Literal` of their field, and unknown tasks, dtypes and objectives.
+        """Refuse wrong options before a folder or model is touched. By default these are unknown
+        tasks, dtypes and objectives.
 
         Raises:
             BadUsage, UnknownName: an option is wrong.
@@ -192,13 +210,10 @@ class Experiment:
 
         known: dict[str, Callable[[str], object]] = {"tasks": worker.task, "dtypes": check_dtype}
         known["objectives"] = load_objective
-        hints = get_type_hints(type(self))
         for name, about in options_of(self).items():
-            value, choices = getattr(self, name), _choices(hints[name])
+            value = getattr(self, name)
             for one in value if isinstance(value, tuple) else (value,):
-                if choices:
-                    one_of(name.replace("_", " ").removesuffix("s"), one, choices)
-                elif one and about.complete in known:
+                if one and about.complete in known:
                     known[about.complete](one)
 
     def skip(self, cell: Cell, worker: Worker) -> tuple[str, str] | None:
@@ -248,13 +263,6 @@ class Experiment:
             write_tables(report.folder / self.markdown, report, self.kind)
         command = command_line(self, Path(report.folder.name))
         return write_page(report.folder / "report.html", report, kind=self.kind, command=command)
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    """Return the values of a `Literal`, or of a tuple of one."""
-    if get_origin(hint) is Literal:
-        return get_args(hint)
-    return _choices(get_args(hint)[0]) if get_origin(hint) is tuple else ()
 
 
 # An experiment as a command, and as plan.json.

@@ -75,6 +75,8 @@ class Task(ABC):
         seeded: whether a seed decides the examples; where they are read, it does not.
     """
 
+    obtained_by: ClassVar[str] = "load_task(name) loads one."
+
     name: ClassVar[str]
     version: ClassVar[int] = 1
     counterfactuals: ClassVar[tuple[str, ...]]

@@ -180,6 +180,8 @@ def load_truth(
         verified = {ablation: _verified(model.graph, row) for ablation, row in rows.items()}
         about = (record["split"], int(record["seed"]), int(record["n_pairs"]))
         return Truth(folder.name, model, tasks[record["task"]], verified, *about)
+    except BadUsage as error:
+        raise BadFile(f"{folder / FILE}: not a ground truth: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BadFile(
             f"{folder / FILE}: not a ground truth: {type(error).__name__} {error}."

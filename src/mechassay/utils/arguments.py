@@ -3,9 +3,9 @@
 @checked
 def patch(model: Model, pairs: PairsLike, *, seed: int = 0) -> PatchMap: ...
 
-`patch(pairs, model)` then ends in one line: "patch takes a Model as model; got Pairs(n=4). Are
-model and pairs swapped?" `checked` also decorates methods, and dataclasses, whose constructor it
-checks. typeguard compares a value with an annotation; in these cases the check differs from it:
+`patch(pairs, model)` then ends in one line: "patch takes a Model as model; got a Pairs. Are model
+and pairs swapped?" A dataclass calls `check_fields(self)` in `__post_init__`. typeguard compares a
+value with an annotation; in these cases the check differs from typeguard:
 
 - A text is no sequence of texts, and True is no number.
 - Numbers and arrays of NumPy are handed on as Python's numbers and lists, a list as a tuple, and a
@@ -13,255 +13,346 @@ checks. typeguard compares a value with an annotation; in these cases the check 
 - A text that is none of the choices of a `Literal` gives the nearest choice, see `UnknownName`.
 
 An annotation may use names that its module imports under `if TYPE_CHECKING`. The check imports them
-at the first call. A class can help who gives its objects at the wrong place, or a name in place of
-an object, by attributes:
-
-    loaded_by     the function that loads an object by its name, "load_scores"
-    instead       what to give where an object of the class is refused
+at the first call. The attribute `obtained_by` of a class ends the message where an object of the
+class is allowed and another value is given: "load_model(name) loads one."
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
+import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import BadUsage, UnknownName, one_of
+from mechassay.utils.display import briefly, shortened
 
-CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 LONGEST_VALUE = 80
 """Characters of a value in a message."""
-WORDS: Mapping[Any, str] = {
-    Any: "anything",
-    str: "a text",
-    bytes: "bytes",
-    int: "a whole number",
-    float: "a number",
-    bool: "True or False",
-    types.NoneType: "None",
-    Path: "a Path",
+WORDS: Mapping[Any, tuple[str, str]] = {
+    Any: ("anything", "anything"),
+    str: ("a text", "texts"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("True or False", "True or False"),
+    types.NoneType: ("None", "None"),
 }
+"""Words for one value of a type, and for several."""
 
 
-def checked(function: CallableT) -> CallableT:
-    """Decorate a function, a method or a dataclass whose arguments are checked at each call.
+def checked(function: FunctionT) -> FunctionT:
+    """Decorate a function or a method: its arguments are checked at each call.
 
     Raises:
-        BadUsage, UnknownName: from the decorated function: an argument is not what its annotation
-            allows.
+        BadUsage, UnknownName: at a call, for an argument that its annotation does not allow.
     """
-    if inspect.isclass(function):
-        kind: Any = function
-        kind.__init__ = _checked(kind.__init__, kind, kind.__name__)
-        return kind
-    return _checked(function, function, function.__name__)
-
-
-def _checked(function: Any, annotated: Any, name: str) -> Any:
     signature = inspect.signature(function)
+    name = function.__name__
     hints: dict[str, Any] = {}
 
     @functools.wraps(function)
     def with_check(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise _unbound(name, signature, kwargs, error) from None
         if not hints:
-            hints.update(hints_of(annotated))
-            hints.pop("return", None)
-        bound = signature.bind(*args, **kwargs)
+            hints.update(hints_of(function))
+            for parameter in signature.parameters.values():
+                if parameter.name in hints and parameter.kind is parameter.VAR_POSITIONAL:
+                    hints[parameter.name] = tuple[hints[parameter.name], ...]
+                elif parameter.name in hints and parameter.kind is parameter.VAR_KEYWORD:
+                    hints[parameter.name] = dict[str, hints[parameter.name]]
         given = bound.arguments
-        changed = False
-        for key, value in given.items():
-            parameter = signature.parameters[key]
-            if key not in hints or value is parameter.default:
-                continue
-            hint = hints[key]
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                hint = tuple[hint, ...]
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                hint = dict[str, hint]
-            if (fitting := fitted(value, hint, key)) is not value:
-                if fitting is MISFIT:
-                    raise _refusal(name, key, given, hints) from None
-                given[key], changed = fitting, True
-        return function(*bound.args, **bound.kwargs) if changed else function(*args, **kwargs)
+        plain = {
+            key: fitted(name, key, given, hints)
+            for key in given
+            if key in hints and given[key] is not signature.parameters[key].default
+        }
+        if all(plain[key] is given[key] for key in plain):
+            return function(*args, **kwargs)
+        given.update(plain)
+        return function(*bound.args, **bound.kwargs)
 
-    return with_check
+    return cast("FunctionT", with_check)
 
 
+def check_fields(instance: Any, name: str = "") -> None:
+    """Check the fields of a dataclass's instance as `checked` checks arguments.
+
+    Args:
+        name: the subject of the message; the name of the class if it is "".
+
+    Raises:
+        BadUsage, UnknownName: for a field that its annotation does not allow.
+    """
+    kind = type(instance)
+    for key, default, test in _fields_of(kind):
+        value = getattr(instance, key)
+        if value is default or test(value):
+            continue
+        given = {other: getattr(instance, other) for other, *_ in _fields_of(kind)}
+        value = fitted(name or kind.__name__, key, given, hints_of(kind))
+        object.__setattr__(instance, key, value)
+
+
+@functools.cache
+def _fields_of(kind: Any) -> list[tuple[str, Any, Callable[[Any], bool]]]:
+    """Return the name, the default and the test of each field of a dataclass's constructor."""
+    return [
+        (field.name, field.default, _test_of(_bare(hints_of(kind)[field.name])))
+        for field in dataclasses.fields(kind)
+        if field.init
+    ]
+
+
+@functools.cache
 def hints_of(annotated: Any) -> dict[str, Any]:
-    """Return the annotations of a function, or of a class's fields, by name.
+    """Return the annotations of a function's arguments, or of a class's fields, by name.
 
     Raises:
         NameError: an annotation has a name that its module does not import.
     """
-    modules = [kind.__module__ for kind in annotated.__mro__] if inspect.isclass(annotated) else []
+    kinds = annotated.__mro__ if inspect.isclass(annotated) else (annotated,)
     names: dict[str, Any] = {}
-    for module in reversed([*modules, inspect.unwrap(annotated).__module__]):
-        names |= vars(sys.modules[module]) if modules else {}
-        names |= _imported_for_types(module)
-    return get_type_hints(annotated, localns=names, include_extras=True)
+    for kind in reversed(kinds):
+        own = inspect.get_annotations(kind).values()
+        used = {word for hint in own for word in re.findall(r"\w+", str(hint))}
+        names |= {**vars(sys.modules[kind.__module__]), **_imported_for_types(kind, used)}
+    hints = get_type_hints(annotated, localns=names, include_extras=True)
+    return {name: hint for name, hint in hints.items() if name != "return"}
+
+
+def _imported_for_types(kind: Any, used: Collection[str]) -> dict[str, Any]:
+    """Return those of some names that the module imports under `if TYPE_CHECKING`."""
+    if kind.__module__ == "builtins" or used <= vars(sys.modules[kind.__module__]).keys():
+        return {}
+    nodes = _nodes_for_types(kind.__module__)
+    return {
+        name: getattr(import_module(str(node.module)), alias.name)
+        for node in nodes
+        for alias in node.names
+        if (name := alias.asname or alias.name) in used
+    }
 
 
 @functools.cache
-def _imported_for_types(module: str) -> dict[str, Any]:
-    """Return what a module imports under `if TYPE_CHECKING`, by name."""
-    file = getattr(sys.modules[module], "__file__", None)
-    if file is None or "TYPE_CHECKING" not in (text := Path(file).read_text("utf-8")):
-        return {}
-    return {
-        alias.asname or alias.name: getattr(import_module(str(node.module)), alias.name)
+def _nodes_for_types(module: str) -> list[ast.ImportFrom]:
+    """Return the imports under `if TYPE_CHECKING` of a module."""
+    text = inspect.getsource(sys.modules[module])
+    return [
+        node
         for block in ast.parse(text).body
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for node in block.body
         if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    ]
 
 
-MISFIT = object()
-"""What `fitted` returns for a value that an annotation does not allow."""
+_MISFIT: Any = object()
 
 
-def fitted(value: Any, hint: Any, name: str) -> Any:
-    """Return a value as an annotation allows it: itself, or a value that is handed on in its place,
-    see the module; MISFIT if there is none.
+def fitted(name: str, key: str, given: Mapping[str, Any], hints: Mapping[str, Any]) -> Any:
+    """Return an argument as its annotation allows it: itself, or the value that is handed on in its
+    place, see the module.
+
+    Args:
+        name: of the function, for the message.
+        key: the argument.
+        given, hints: all arguments and their annotations, by name.
 
     Raises:
-        UnknownName: a text that is none of the choices of a `Literal`.
+        BadUsage, UnknownName: the annotation does not allow the value.
     """
-    if _fits(value, hint, name):
+    value = _fitted(given[key], hints[key], f"{key} of {name}")
+    if value is _MISFIT:
+        raise _refusal(name, key, given, hints)
+    return value
+
+
+def _fitted(value: Any, hint: Any, kind: str) -> Any:
+    if is_allowed(value, hint):
         return value
+    _refuse_unknown(value, hint, kind)
     if type(value) is str:
         others: list[Any] = [Path(value)]
     else:
         plain = value.tolist() if type(value).__module__ == "numpy" else value
         others = [plain, tuple(plain)] if isinstance(plain, list) else [plain]
-    return next((x for x in others if x is not value and _fits(x, hint, name)), MISFIT)
+    return next((x for x in others if x is not value and is_allowed(x, hint)), _MISFIT)
 
 
-def _fits(value: Any, hint: Any, name: str) -> bool:
-    kind, options = type(value), tuple(_options(hint))
-    if kind in options or (kind is int and float in options):
-        return True
-    if kind is bool:
-        options = tuple(option for option in options if option not in (int, float))
-    elif kind is str:
-        options = tuple(option for option in options if not _is_of_texts(option))
-    if any(_is_allowed(value, option) for option in options):
-        return True
-    choices = [x for option in options if get_origin(option) is Literal for x in get_args(option)]
-    if kind is str and choices:
-        one_of(name.replace("_", " ").removesuffix("s"), value, choices)
-    return False
+def _refuse_unknown(value: Any, hint: Any, kind: str) -> None:
+    """Refuse a text, or one of a sequence of texts, that is none of the choices of a `Literal`."""
+    for option in _options(hint):
+        if get_origin(option) is Literal and isinstance(value, str):
+            one_of(kind, value, get_args(option))
+        if get_origin(option) in (tuple, Sequence) and isinstance(value, tuple | list):
+            for own in value:
+                _refuse_unknown(own, get_args(option)[0], kind)
 
 
-def _is_allowed(value: Any, option: Any) -> bool:
+def is_allowed(value: Any, hint: Any) -> bool:
+    """Return whether an annotation allows a value as it is."""
+    return _test_of(_bare(hint))(value)
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+@functools.cache
+def _test_of(hint: Any) -> Callable[[Any], bool]:
+    """Return a function that says whether an annotation allows a value.
+
+    The tests of plain classes, unions and collections of them take less than a microsecond each,
+    because each pair of prompts is checked when it is made. typeguard does the others.
+    """
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda value: True
+    if origin in (Union, types.UnionType):
+        tests = [_test_of(_bare(part)) for part in parts]
+        return lambda value: any(test(value) for test in tests)
+    if origin is Literal:
+        return lambda value: isinstance(value, str | int | None) and value in parts
+    if hint in (int, float):
+        kinds = (int, float) if hint is float else int
+        return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
+    if isinstance(hint, type) and origin is None and not getattr(hint, "_is_protocol", False):
+        return lambda value: isinstance(value, hint)
+    if origin is tuple and parts and Ellipsis not in parts:
+        tests = [_test_of(_bare(part)) for part in parts]
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(tests)
+            and all(test(own) for test, own in zip(tests, value, strict=True))
+        )
+    if origin in (tuple, Sequence, list) and parts:
+        test = _test_of(_bare(parts[0]))
+        return lambda value: (
+            isinstance(value, origin) and not isinstance(value, str) and all(map(test, value))
+        )
+    if origin in (Mapping, dict):
+        of_key, of_value = (_test_of(_bare(part)) for part in parts)
+        return lambda value: (
+            isinstance(value, origin)
+            and all(map(of_key, value))
+            and all(map(of_value, value.values()))
+        )
+    return functools.partial(_matches, hint)
+
+
+def _matches(hint: Any, value: Any) -> bool:
     import typeguard  # At the first call, because the import takes a tenth of a second.
 
+    every = typeguard.CollectionCheckStrategy.ALL_ITEMS
     try:
-        typeguard.check_type(
-            value, option, collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS
-        )
+        typeguard.check_type(value, hint, collection_check_strategy=every)
     except typeguard.TypeCheckError:
         return False
-    return True
+    return not (isinstance(value, str) and get_origin(hint) is not None)
 
 
 def _options(hint: Any) -> Iterator[Any]:
     """Yield the members of a union, and the one member of what is no union."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        yield from _options(get_args(hint)[0])
-    elif origin in (Union, types.UnionType):
+    hint = _bare(hint)
+    if get_origin(hint) in (Union, types.UnionType):
         for part in get_args(hint):
             yield from _options(part)
     else:
         yield hint
 
 
-def _is_of_texts(option: Any) -> bool:
-    """Return whether an annotation is of a collection. A text is one for Python."""
-    kind = get_origin(option) or option
-    return isinstance(kind, type) and kind not in (str, object) and issubclass(str, kind)
-
-
 # Messages.
+
+
+def _unbound(
+    name: str, signature: inspect.Signature, kwargs: Mapping[str, Any], error: TypeError
+) -> BadUsage:
+    names = [key for key in signature.parameters if key not in ("self", "cls")]
+    unknown = next((key for key in kwargs if key not in names), None)
+    if unknown is not None:
+        return UnknownName(f"argument of {name}", unknown, names)
+    return BadUsage(f"{name}: {error}; its arguments are {', '.join(names)}.")
 
 
 def _refusal(name: str, key: str, given: Mapping[str, Any], hints: Mapping[str, Any]) -> BadUsage:
     value, hint = given[key], hints[key]
-    message = f"{name} takes {in_words(hint)} as {key}; got {shown(value)}."
+    message = f"{name} takes {in_words(hint)} as {key}; got {_shown(value)}."
     others = [
         other
         for other, own in given.items()
-        if other != key and other in hints and _is_swapped(value, hints[other], own, hint)
+        if other != key
+        and other in hints
+        and not is_allowed(own, hints[other])
+        and is_allowed(value, hints[other])
+        and is_allowed(own, hint)
     ]
     if others:
         return BadUsage(f"{message} Are {key} and {others[0]} swapped?")
-    loaders = [
-        loader for option in _options(hint) if (loader := getattr(option, "loaded_by", None))
-    ]
-    if isinstance(value, str | Path) and loaders:
-        message += f" {loaders[0]}({str(value)!r}) loads one."
-    help_of = getattr(type(value), "instead", "")
-    return BadUsage(f"{message} {help_of}".strip())
+    ways = [getattr(option, "obtained_by", "") for option in _options(hint)]
+    return BadUsage(" ".join([message, *filter(None, ways)]))
 
 
-def _is_swapped(value: Any, hint_of_other: Any, other: Any, hint: Any) -> bool:
-    try:
-        return MISFIT not in (fitted(value, hint_of_other, ""), fitted(other, hint, ""))
-    except BadUsage:
-        return False
-
-
-def in_words(hint: Any) -> str:
+def in_words(hint: Any, *, plural: bool = False) -> str:
     """Return what an annotation allows, in words: "a Model", "a text, a Path or None"."""
-    words = list(dict.fromkeys(_one_in_words(option) for option in _options(hint)))
+    words = list(dict.fromkeys(_one_in_words(option, plural) for option in _options(hint)))
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _one_in_words(hint: Any) -> str:
-    if hint in WORDS:
-        return WORDS[hint]
+def _one_in_words(hint: Any, plural: bool) -> str:
     origin, parts = get_origin(hint), get_args(hint)
+    if hint in WORDS:
+        return WORDS[hint][plural]
     if origin is Literal:
         return " or ".join(map(repr, parts))
-    if origin is tuple and Ellipsis not in parts:
-        return f"a tuple of {', '.join(map(in_words, parts))}" if parts else "an empty tuple"
-    if isinstance(origin, type) and issubclass(origin, Mapping) and parts:
-        return f"a mapping of {_plural(parts[0])} to {_plural(parts[1])}"
     if origin is Callable or hint is Callable:
-        return "a function"
+        return "functions" if plural else "a function"
+    if isinstance(origin, type) and issubclass(origin, Mapping) and parts:
+        key, value = (in_words(part, plural=True) for part in parts)
+        return f"{'mappings' if plural else 'a mapping'} of {key} to {value}"
+    if origin is tuple and Ellipsis not in parts:
+        own = ", ".join(map(in_words, parts))
+        return f"{'tuples' if plural else 'a tuple'} of {own or 'nothing'}"
     if isinstance(origin, type) and issubclass(origin, Iterable) and parts:
-        kind = {Sequence: "sequence", tuple: "sequence"}.get(origin, "collection")
-        return f"a {kind} of {_plural(parts[0])}"
-    dtype, shape = getattr(hint, "dtypes", None), getattr(hint, "dim_str", None)
-    if dtype is not None and shape is not None:
-        return f"an array of shape [{shape}] ({hint.__name__.split('[')[0]})"
+        return f"{'sequences' if plural else 'a sequence'} of {in_words(parts[0], plural=True)}"
+    if hasattr(hint, "dim_str") and hasattr(hint, "array_type"):
+        name = f"{hint.array_type.__name__} {hint.__name__.partition('[')[0].lower()}"
+        return _with_article(f"{name}[{hint.dim_str.replace(' ', ', ')}]")
     name = getattr(origin or hint, "__name__", str(hint))
-    return f"a{'n' if name[:1] in 'AEIO' else ''} {name}"
+    return f"{name}s" if plural else _with_article(name)
 
 
-def _plural(hint: Any) -> str:
-    plurals = {str: "texts", int: "whole numbers", float: "numbers", Any: "anything"}
-    return plurals.get(hint, in_words(hint))
-
-
-def shown(value: Any) -> str:
-    """Return a value for a message: itself if it is short and plain, else its class."""
-    text = repr(value)
-    kind = type(value).__name__
-    if isinstance(value, str | int | float | bool | types.NoneType | Path):
-        return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
-    if isinstance(value, list | tuple | dict) and len(text) <= LONGEST_VALUE and "\n" not in text:
+def _shown(value: Any) -> str:
+    """Return a value for a message: itself if it is short, else its class."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{_with_article(type(value).__name__)} {briefly(value)}"
+    text = " ".join(repr(value).split())
+    if len(text) <= LONGEST_VALUE:
         return text
-    if isinstance(shape := getattr(value, "shape", None), tuple):
-        return f"a{'n' if kind[:1] in 'AEIO' else ''} {kind} of shape {list(shape)}"
-    if inspect.isclass(value):
-        return f"the class {value.__name__}"
-    return f"a{'n' if kind[:1] in 'aeioAEIO' else ''} {kind}"
+    if isinstance(value, str | Path):
+        return shortened(text, LONGEST_VALUE)
+    return _with_article(type(value).__name__)
+
+
+def _with_article(noun: str) -> str:
+    return f"a{'n' if noun[:1] in 'aeioAEIO' else ''} {noun}"

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.utils.arguments import fitted, hints_of, is_allowed
 from mechassay.utils.files import load_yaml
-from mechassay.utils.settings import check_type
 
 _BETWEEN_SETTINGS = re.compile(r",(?![^()]*\))")
 _SPELLING = re.compile(r"(?P<name>[\w.-]+)(?::(?P<args>.+))?")
@@ -146,7 +146,7 @@ class Registry:
 
         Raises:
             UnknownName: no such plug-in or setting.
-            BadUsage: a setting without a value, or of another type than its default.
+            BadUsage: a setting without a value, or one that its annotation does not allow.
         """
         match = _SPELLING.fullmatch(self.full_name(text).strip())
         if match is None:
@@ -159,15 +159,17 @@ class Registry:
             key, equals, value = part.partition("=")
             if key in defaults and not equals:
                 raise BadUsage(f"A setting is written {key}=VALUE; got {part!r}.")
-            given[key] = _value(value, defaults.get(key))
+            given[key] = value
         chosen = {**given, **settings}
         for key, value in chosen.items():
             if key not in defaults:
                 raise UnknownName(f"setting of {name}", key, defaults)
-            check_type(name, key, value, defaults[key])
+            if key in given and key not in settings:
+                chosen[key] = _value(value, hints_of(plugin)[key])
+            chosen[key] = fitted(name, key, chosen, hints_of(plugin))
             if isinstance(defaults[key], float):
                 # 100 and 100.0 are one setting, and one name in a table.
-                chosen[key] = float(value)
+                chosen[key] = float(chosen[key])
         return plugin(**chosen)
 
 
@@ -195,13 +197,16 @@ def _constant(node: ast.expr | None) -> Any:
     return ast.literal_eval(node)
 
 
-def _value(text: str, default: Any) -> Any:
-    if isinstance(default, str):
+def _value(text: str, hint: Any) -> Any:
+    """Return the value of a setting's text. One value is also a tuple: `exact:layers=-1`."""
+    if is_allowed(text, hint):
         return text
     try:
-        return ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+    several = not is_allowed(value, hint) and is_allowed((value,), hint)
+    return (value,) if several else value
 
 
 def lazy_exports(

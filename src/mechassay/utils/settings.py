@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
+from typing import Any, TypeVar, overload
 
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import BadUsage
+from mechassay.utils.arguments import check_fields, hints_of
 
 ClassT = TypeVar("ClassT", bound=type[Any])
 
@@ -87,7 +88,7 @@ def _checked(name: str | None, kind: Any) -> Any:
 
 
 def check_settings(plugin: Any, name: str) -> None:
-    """Refuse a setting of another type than its default, out of its range, or none of its choices.
+    """Refuse a setting that its annotation does not allow, or that is out of its range.
 
     Args:
         name: of the plug-in, for the message.
@@ -95,44 +96,19 @@ def check_settings(plugin: Any, name: str) -> None:
     Raises:
         BadUsage, UnknownName: there is one.
     """
-    for option in fields(plugin):
-        if not option.init:
-            continue
-        value = getattr(plugin, option.name)
-        check_type(name, option.name, value, option.default)
-        wanted, allowed = _allowed(type(plugin)).get(option.name, (None, None))
-        if isinstance(allowed, tuple):
-            one_of(f"{option.name} of {name}", value, allowed)
-        elif isinstance(allowed, Within) and value is not None:
-            check_type(name, option.name, value, wanted)
-            if value not in allowed:
-                raise BadUsage(f"{name} needs {option.name} {allowed}; got {value}.")
+    check_fields(plugin, name)
+    for key, allowed in _ranges(type(plugin)).items():
+        value = getattr(plugin, key)
+        if value is not None and value not in allowed:
+            raise BadUsage(f"{name} needs {key} {allowed}; got {value}.")
 
 
 @cache
-def _allowed(kind: type) -> dict[str, tuple[Any, Within | tuple[Any, ...]]]:
-    """Of each setting that has them, a value of its type, and its range or its choices."""
-    allowed: dict[str, tuple[Any, Within | tuple[Any, ...]]] = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        for part in getattr(hint, "__metadata__", ()):
-            if isinstance(part, Within):
-                known = get_args(hint)[0]
-                is_float = known is float or float in get_args(known)
-                allowed[name] = (0.0 if is_float else 0, part)
-        if get_origin(hint) is Literal:
-            allowed[name] = (None, get_args(hint))
-    return allowed
-
-
-def check_type(name: str, key: str, value: Any, default: Any) -> None:
-    """Refuse a value of another type than the setting's default; whole numbers are floats too.
-
-    Raises:
-        BadUsage: it is. None and no default say nothing.
-    """
-    if default is None or default is MISSING:
-        return
-    wanted = type(default)
-    fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
-    if not fits or (isinstance(value, bool) and wanted is not bool):
-        raise BadUsage(f"The setting {key} of {name} is of type {wanted.__name__}; got {value!r}.")
+def _ranges(kind: type) -> dict[str, Within]:
+    """Return the range of each setting that has one."""
+    return {
+        key: part
+        for key, hint in hints_of(kind).items()
+        for part in getattr(hint, "__metadata__", ())
+        if isinstance(part, Within)
+    }

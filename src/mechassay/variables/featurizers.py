@@ -37,7 +37,7 @@ from mechassay.features.finder import Fit, Init, Sites, load_sites
 from mechassay.features.probes import PCA, FullVector
 from mechassay.interventions.site import load_site
 from mechassay.models.model import Model
-from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.prompts.interchange_batch import InterchangesLike
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Progress
 from mechassay.variables.options import FEATURIZERS, PROFILES
@@ -135,12 +135,12 @@ def _kind(task: str) -> str:
 
 @checked
 def fit_featurizer(
-    name: str,
     model: Model,
-    batch: InterchangeBatch,
+    pairs: InterchangesLike,
     sites: Sites,
-    settings: FeaturizerSettings | None = None,
+    featurizer: str = "das",
     *,
+    settings: FeaturizerSettings | None = None,
     k: int = 16,
     saes: Init | None = None,
     together: bool = False,
@@ -148,9 +148,12 @@ def fit_featurizer(
     checkpoint: Path | None = None,
     progress: Progress = BAR,
 ) -> Fit:
-    """Features of sites by a featurizer of the track.
+    """Fit a featurizer of MIB's track to sites: `localize` does so at each site and scores the fit.
 
     Args:
+        pairs: see `intervene`.
+        sites: sites, or their spelling; one or several.
+        featurizer: one of `FEATURIZERS`.
         k: how many directions "das" has.
         saes: for "dbm+sae": the SAE of each site, and maybe of others.
         together: whether the sites are exchanged at once, as heads are in IOI.
@@ -161,7 +164,8 @@ def fit_featurizer(
         UnknownName: no such featurizer.
         BadUsage: "dbm+sae" without SAEs; others as the finder.
     """
-    kind = one_of("featurizer", name, FEATURIZERS)
+    kind = one_of("featurizer", featurizer, FEATURIZERS)
+    batch = model.interchanges(pairs)
     if kind == "full-vector":
         return FullVector().fit(model, batch, sites, together=together, progress=progress)
     how = settings or FeaturizerSettings()

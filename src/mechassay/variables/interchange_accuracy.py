@@ -192,7 +192,7 @@ def proportion(right: Bool[np.ndarray, "n"], groups: Sequence[str]) -> Estimate:
 @checked
 def accuracy(
     fit: Fit,
-    batch: InterchangesLike,
+    pairs: InterchangesLike,
     *,
     model: Model | None = None,
     controls: Sequence[str] = CONTROLS,
@@ -202,7 +202,7 @@ def accuracy(
     """Interchange intervention accuracy of a fit on pairs, with its controls.
 
     Args:
-        batch: other pairs than the fit was found on, with the labels of a causal model: as
+        pairs: other pairs than the fit was found on, with the labels of a causal model: as
             `expected_labels` gives them, or a batch.
         model: for a fit that was read from a file; else the one it was found on.
         controls: which of `CONTROLS`; no intervention costs nothing and is always there.
@@ -213,14 +213,14 @@ def accuracy(
         UnknownName: no such control. Others as `sweep`.
     """
     [measured] = accuracies(
-        [fit], batch, model=model, controls=controls, seed=seed, progress=progress
+        [fit], pairs, model=model, controls=controls, seed=seed, progress=progress
     )
     return measured
 
 
 def accuracies(
     fits: Sequence[Fit],
-    batch: InterchangesLike,
+    pairs: InterchangesLike,
     *,
     model: Model | None = None,
     controls: Sequence[str] = CONTROLS,
@@ -243,7 +243,7 @@ def accuracies(
                 " use intervene(model, pairs, fit.interchanges()), or squared_error."
             )
         plans.append(_plans(model, fit, wanted, seed))
-    ready = model.interchanges(batch)
+    ready = model.interchanges(pairs)
     every = [plan for plans_of in plans for plan in plans_of.values()]
     swept = iter(sweep_all(model, ready, every, seed=seed, progress=progress))
     return [

@@ -461,11 +461,11 @@ def localize_in_heads(
     about: dict[str, Any] = {"seed": seed, "progress": progress}
     for k in ks if featurizer in SIZED else (None,):
         fits[k] = fit_featurizer(
-            featurizer,
             model,
             train,
             subsets.chosen,
-            settings or FeaturizerSettings(lr=1e-2, loss="squared-error"),
+            featurizer,
+            settings=settings or FeaturizerSettings(lr=1e-2, loss="squared-error"),
             k=k or 1,
             together=True,
             checkpoint=None if folder is None else folder / f"fit-{k or 0}.pt",

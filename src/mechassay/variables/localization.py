@@ -622,11 +622,11 @@ class _SiteSearch:
     ) -> Fit:
         checkpoint = None if self.folder is None else self.folder / f"{name}-{k or 0}.pt"
         return fit_featurizer(
-            self.featurizer,
             model,
             batch,
             sites,
-            self.settings,
+            self.featurizer,
+            settings=self.settings,
             k=k or 1,
             saes=self.saes,
             seed=self.seed,

@@ -364,7 +364,7 @@ class SquaredError(OneLine, Tabular):
 @checked
 def squared_error(
     fit: Fit,
-    batch: InterchangesLike,
+    pairs: InterchangesLike,
     *,
     train: InterchangesLike,
     model: Model | None = None,
@@ -374,7 +374,7 @@ def squared_error(
     """The squared error of the logit difference after exchanging all sites of a fit together.
 
     Args:
-        batch: other pairs than the fit was found on, with the values of a causal model
+        pairs: other pairs than the fit was found on, with the values of a causal model
             (`expected_labels` of one whose output is a logit difference).
         train: pairs that the best constant is taken from.
         model: for a fit that was read from a file; else the one it was found on.
@@ -392,7 +392,7 @@ def squared_error(
             f"squared_error exchanges all sites in one run, and the {len(fit)} sites of this fit"
             " were found each alone: fit with together=True."
         )
-    ready = model.interchanges(batch)
+    ready = model.interchanges(pairs)
     expected = check_values("squared_error", ready).double().cpu().numpy()
     constant = best_constant(model, train)
     sizes = tuple(fit.n_features(site) for site in fit.sites)

@@ -321,11 +321,6 @@ class ExactPatching(_EdgePatching):
     layers: tuple[int, ...] | None = None
     name: ClassVar[str] = "exact"
 
-    def __post_init__(self) -> None:
-        # One layer, as the command line gives it: exact:layers=-1.
-        if isinstance(self.layers, int):
-            object.__setattr__(self, "layers", (self.layers,))
-
     def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
         graph, layers = model.graph, self._layers(model.graph)
         if any(not -1 <= layer < graph.n_layers for layer in layers):
