@@ -100,7 +100,7 @@ def test_controls_that_fail_are_exit_code_1(
         (("-c", "canonical:ioi"), "The ioi circuit is one of GPT-2 small"),
         (
             ("-c", "random@0.5", "--design", "cube"),
-            "Unknown design 'cube'. Known: grid, independent, matched",
+            "Unknown design of adversarial run 'cube'. Known: grid, independent, matched",
         ),
         (("-c", "full", "--split", "private"), "Unknown split 'private'"),
         (("-c", "full", "--enumerate", "--design", "matched"), "cannot be enumerated"),

@@ -111,7 +111,7 @@ def test_settings_that_are_whole_or_negative_numbers() -> None:
     assert METHODS.make("ugs:lr=1").lr == METHODS.make("edge-pruning:lr=1").lr == 1.0
     with pytest.raises(BadUsage, match="threshold of at least 0; got -1"):
         METHODS.make("acdc:threshold=-1")
-    with pytest.raises(BadUsage, match="of type int; got True"):
+    with pytest.raises(BadUsage, match="takes a whole number as steps; got True"):
         METHODS.make("eap-ig-inputs:steps=True")
 
 

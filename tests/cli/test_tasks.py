@@ -86,7 +86,7 @@ def test_score_with_the_scoring_of_mib_beside_the_exact_one(
     )
     assert found["mib-2025@abc_counterfactual"].n == 0
     assert ": mib-2025 |" in (tmp_path / "out/accuracy.md").read_text()
-    assert "Unknown scoring 'mib'" in run(*words, "--scoring", "mib").line
+    assert "Unknown scoring of tasks score 'mib'" in run(*words, "--scoring", "mib").line
 
 
 def test_score_keeps_going_when_a_model_fails(folder: Path, tmp_path: Path, run: Run) -> None:
