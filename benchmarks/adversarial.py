@@ -71,7 +71,7 @@ def task_prompts() -> Callable[[int, int], Pool]:
     of the clean one for odd seeds, else of the corrupted one.
     """
     reader = ma.load_model("smollm2-135m")
-    pools = draw_pools(ma.load_task("ioi"), reader, POOL, POOL, counterfactual=ABC)
+    pools = draw_pools(reader, ma.load_task("ioi"), POOL, POOL, counterfactual=ABC)
     ordered = [sorted(pool.tokens.tolist()) for pool in pools]
 
     def middle(n: int, seed: int) -> Pool:

@@ -26,7 +26,7 @@ from mechassay.utils.display import SILENT
 
 @pytest.fixture(scope="module")
 def pools(truth: Truth) -> tuple[Pool, Pool]:
-    return draw_pools(truth.task, truth.model, 10, 8)
+    return draw_pools(truth.model, truth.task, 10, 8)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_wrong_circuit_forward_is_found(
 
 
 def test_pairs_are_controlled_too(truth: Truth) -> None:
-    pools = draw_pools(truth.task, truth.model, 12, 12, matched=True)
+    pools = draw_pools(truth.model, truth.task, 12, 12, matched=True)
     main = evaluate_pairs(
         truth.model, [Circuit.empty(truth.model.graph)], *pools, grid=False, progress=SILENT
     ).corrupted

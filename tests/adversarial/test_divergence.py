@@ -261,7 +261,7 @@ def test_the_file_has_the_pairs_of_the_part_alone(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def pools(truth: Truth) -> tuple[Pool, Pool]:
-    return draw_pools(truth.task, truth.model, 9, 7)
+    return draw_pools(truth.model, truth.task, 9, 7)
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +351,7 @@ def test_a_wrong_stored_value_is_found(
 
 
 def test_pairs_are_run_with_their_own_prompt(truth: Truth, circuit: Circuit) -> None:
-    clean, corrupted = draw_pools(truth.task, truth.model, 8, 8, matched=True)
+    clean, corrupted = draw_pools(truth.model, truth.task, 8, 8, matched=True)
     values = evaluate_pairs(
         truth.model, [circuit], clean, corrupted, grid=False, progress=SILENT
     ).circuits[0]

@@ -73,7 +73,7 @@ def stored(
 ) -> np.ndarray:
     clean, corrupted = pools() if grid else pools(N_CLEAN, N_CLEAN)
     found = evaluate_pairs(
-        model, circuits(model)[1:3], clean, corrupted, grid=grid, store=store, progress=progress
+        model, circuits(model)[1:3], clean, corrupted, grid=grid, folder=store, progress=progress
     )
     return np.concatenate((np.asarray(found.corrupted)[None], np.asarray(found.circuits)))
 
@@ -167,7 +167,7 @@ def test_a_store_that_holds_something_else_is_refused(how: str, tmp_path: Path) 
 def test_a_store_of_other_circuits_or_prompts_is_refused(what: str, tmp_path: Path) -> None:
     model, (clean, corrupted) = subject("gpt2").model, pools()
     chosen = circuits(model)[:2]
-    evaluate_pairs(model, chosen, clean, corrupted, store=tmp_path, progress=SILENT)
+    evaluate_pairs(model, chosen, clean, corrupted, folder=tmp_path, progress=SILENT)
     before = (tmp_path / "divergences.npy").read_bytes()
     if what == "circuits":
         chosen = chosen[::-1]
@@ -176,7 +176,7 @@ def test_a_store_of_other_circuits_or_prompts_is_refused(what: str, tmp_path: Pa
     else:
         corrupted = corrupted.select(range(N_CORRUPTED)[::-1])
     with pytest.raises(BadFile, match="holds the divergences of other circuits or prompts"):
-        evaluate_pairs(model, chosen, clean, corrupted, store=tmp_path, progress=SILENT)
+        evaluate_pairs(model, chosen, clean, corrupted, folder=tmp_path, progress=SILENT)
     assert (tmp_path / "divergences.npy").read_bytes() == before
 
 
@@ -204,7 +204,7 @@ def test_what_is_not_finite_is_said_as_soon_as_its_block_is_done(
     model.decoder.embedding[token] = float("inf")
     with pytest.raises(NonFinite, match="The divergence of the corrupted run for pair 2.* is nan"):
         evaluate_pairs(
-            model, circuits(model), clean, corrupted, grid=grid, store=tmp_path, progress=SILENT
+            model, circuits(model), clean, corrupted, grid=grid, folder=tmp_path, progress=SILENT
         )
     done = ~np.isnan(np.load(tmp_path / "divergences.npy")).reshape(5, N_CLEAN, -1)
     # The blocks before are there, in this one only the pairs without that token, and those after

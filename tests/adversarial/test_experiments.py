@@ -660,7 +660,7 @@ def test_pairs_that_all_agree_are_a_grid_like_any_other(model: Model, tmp_path: 
 
 
 def test_where_is_of_all_prompts(reader: Model, tmp_path: Path) -> None:
-    place = draw_pools(load_task("ioi"), reader, 1, 1)[0].prompts[0].part("place")
+    place = draw_pools(reader, load_task("ioi"), 1, 1)[0].prompts[0].part("place")
     run = AdversarialExperiment(
         "reader",
         "ioi",

@@ -96,7 +96,7 @@ def texts(pool: Pool) -> list[str]:
 
 
 def test_pools_have_the_sizes_and_one_length(truth: Truth) -> None:
-    clean, corrupted = draw_pools(truth.task, truth.model, 30, 20)
+    clean, corrupted = draw_pools(truth.model, truth.task, 30, 20)
     assert (len(clean), len(corrupted)) == (30, 20)
     assert clean.tokens.shape == (30, 10) and corrupted.tokens.shape == (20, 10)
     assert truth.model.tokenizer is not None
@@ -106,14 +106,14 @@ def test_pools_have_the_sizes_and_one_length(truth: Truth) -> None:
 
 
 def test_the_pools_come_from_different_examples(truth: Truth) -> None:
-    clean, corrupted = draw_pools(truth.task, truth.model, 30, 20, split="train", seed=3)
+    clean, corrupted = draw_pools(truth.model, truth.task, 30, 20, split="train", seed=3)
     stream = list(islice(truth.task.generate("train", 3), 50))
     assert texts(clean) == [each.prompt.text for each in stream[:30]]
     assert texts(corrupted) == [each.counterfactuals["other-prompt"].text for each in stream[30:]]
 
 
 def test_matched_pools_come_from_the_same_examples(truth: Truth) -> None:
-    clean, corrupted = draw_pools(truth.task, truth.model, 25, 25, matched=True)
+    clean, corrupted = draw_pools(truth.model, truth.task, 25, 25, matched=True)
     stream = list(islice(truth.task.generate("test", 0), 25))
     assert texts(clean) == [each.prompt.text for each in stream]
     assert texts(corrupted) == [each.counterfactuals["other-prompt"].text for each in stream]
@@ -121,7 +121,7 @@ def test_matched_pools_come_from_the_same_examples(truth: Truth) -> None:
 
 def test_a_larger_pool_begins_with_the_smaller_one_and_seeds_differ(truth: Truth) -> None:
     small, large, other = (
-        draw_pools(truth.task, truth.model, n, 5, seed=seed)[0]
+        draw_pools(truth.model, truth.task, n, 5, seed=seed)[0]
         for n, seed in ((10, 0), (20, 0), (10, 1))
     )
     assert texts(large)[:10] == texts(small) and not set(texts(other)) & set(texts(small))
@@ -130,12 +130,12 @@ def test_a_larger_pool_begins_with_the_smaller_one_and_seeds_differ(truth: Truth
 def test_other_lengths_are_dropped_and_counted(truth: Truth) -> None:
     task = Listed((3, 5, 3, 3, 4, 3, 3, 3, 3), (3, 3, 3, 3, 3, 2, None, 3, 3))
     # Rows 0, 2 and 3 are clean; of the rest 4 and 7 are corrupted, 5 is too short and 6 has none.
-    clean, corrupted = draw_pools(task, truth.model, 3, 1)
+    clean, corrupted = draw_pools(truth.model, task, 3, 1)
     assert texts(clean) == [prompt("Ann", 3).text] * 3 and clean.dropped == {"not 5 tokens": 1}
     assert texts(corrupted) == [prompt("Bob", 3).text] and corrupted.dropped == {}
-    clean, corrupted = draw_pools(task, truth.model, 3, 2)
+    clean, corrupted = draw_pools(truth.model, task, 3, 2)
     assert corrupted.dropped == {"not 5 tokens": 1, "no such counterfactual": 1}
-    clean, corrupted = draw_pools(task, truth.model, 5, 5, matched=True)
+    clean, corrupted = draw_pools(truth.model, task, 5, 5, matched=True)
     assert clean.dropped == {"not 5 tokens": 2} and corrupted.dropped == {
         "not 5 tokens": 1,
         "no such counterfactual": 1,
@@ -156,7 +156,7 @@ class Strangers(Listed):
 
 
 def test_words_that_the_tokenizer_does_not_know_are_dropped_and_counted(truth: Truth) -> None:
-    clean, corrupted = draw_pools(Strangers(), truth.model, 4, 3)
+    clean, corrupted = draw_pools(truth.model, Strangers(), 4, 3)
     assert texts(clean) == [prompt("Ann", 3).text] * 4 and clean.dropped == {
         "words unknown to the tokenizer": 3
     }
@@ -164,24 +164,24 @@ def test_words_that_the_tokenizer_does_not_know_are_dropped_and_counted(truth: T
     with pytest.raises(
         BadPairs, match=r"asked for 7 and 7 \(left out: 6 words unknown to the tokenizer\)"
     ):
-        draw_pools(Strangers(), truth.model, 7, 7, matched=True)
+        draw_pools(truth.model, Strangers(), 7, 7, matched=True)
     # Some tokenizers have one token for what is unknown and for the beginning of a text.
     unknown = truth.model.tokenizer.unk_token_id  # pyright: ignore[reportOptionalMemberAccess]
     assert unknown is not None
-    assert len(draw_pools(truth.task, replace(truth.model, prepend=(unknown,)), 4, 3)[0]) == 4
+    assert len(draw_pools(replace(truth.model, prepend=(unknown,)), truth.task, 4, 3)[0]) == 4
 
 
 @pytest.mark.slow
 def test_a_task_in_another_language_has_no_population(truth: Truth) -> None:
     with pytest.raises(BadPairs, match=r"left out: [\d,]+ words unknown to the tokenizer"):
-        enumerate_pools(GreaterThan(), truth.model)
+        enumerate_pools(truth.model, GreaterThan())
     with pytest.raises(BadPairs, match=r"left out: [\d,]+ words unknown to the tokenizer"):
-        draw_pools(truth.task, load_truth("truth-induction").model, 5, 5)
+        draw_pools(load_truth("truth-induction").model, truth.task, 5, 5)
 
 
 def test_prompts_of_several_templates(reader: Model) -> None:
     """IOI's templates have different lengths: one is taken, whatever the kind of counterfactual."""
-    clean, corrupted = draw_pools(IOI(), reader, 40, 30, counterfactual="abc_counterfactual")
+    clean, corrupted = draw_pools(reader, IOI(), 40, 30, counterfactual="abc_counterfactual")
     lengths = [len(row) for row in tokenized(reader, texts(clean) + texts(corrupted))]
     assert set(lengths) == {clean.tokens.shape[1]} and sum(clean.dropped.values()) > 0
     assert "subject" in clean.fields and "subject" not in corrupted.fields
@@ -190,13 +190,13 @@ def test_prompts_of_several_templates(reader: Model) -> None:
 
 def test_what_the_model_puts_before_every_prompt(truth: Truth) -> None:
     model = replace(truth.model, prepend=(2,))
-    clean, _ = draw_pools(truth.task, model, 3, 1)
+    clean, _ = draw_pools(model, truth.task, 3, 1)
     assert clean.tokens.shape == (3, 11) and clean.tokens[:, 0].tolist() == [2, 2, 2]
 
 
 def test_fields_and_selections() -> None:
     task = Listed((3, 3))
-    clean, _ = draw_pools(task, load_truth("truth-ioi").model, 1, 1)
+    clean, _ = draw_pools(load_truth("truth-ioi").model, task, 1, 1)
     assert clean.fields == {"name": ("Ann",)}
     mixed = Pool((*clean.prompts, Prompt("and to")), clean.tokens.repeat(2, 1))
     assert mixed.fields == {"name": ("Ann", "-")}
@@ -206,7 +206,7 @@ def test_fields_and_selections() -> None:
 
 def test_a_split_that_runs_out_is_an_error(truth: Truth) -> None:
     task = Listed((3, 3, 4, 3, 3))
-    assert len(draw_pools(task, truth.model, 2, 2)[1]) == 2
+    assert len(draw_pools(truth.model, task, 2, 2)[1]) == 2
     with pytest.raises(
         BadPairs,
         match=(
@@ -214,30 +214,30 @@ def test_a_split_that_runs_out_is_an_error(truth: Truth) -> None:
             r" and 3"
         ),
     ):
-        draw_pools(task, truth.model, 2, 3)
+        draw_pools(truth.model, task, 2, 3)
     with pytest.raises(BadPairs, match="has 0 clean and 0 corrupted prompts of 0 tokens"):
-        draw_pools(Listed(), truth.model, 2, 3)
+        draw_pools(truth.model, Listed(), 2, 3)
     with pytest.raises(BadPairs, match="has 2 clean and 0 corrupted"):
-        draw_pools(Listed((3,) * 400), truth.model, 2, 2, counterfactual="none")
+        draw_pools(truth.model, Listed((3,) * 400), 2, 2, counterfactual="none")
 
 
 def test_what_cannot_be_drawn(truth: Truth) -> None:
     with pytest.raises(
         UnknownName, match=r"counterfactual 'othr-prompt'. Did you mean 'other-prompt'"
     ):
-        draw_pools(truth.task, truth.model, 2, 2, counterfactual="othr-prompt")
+        draw_pools(truth.model, truth.task, 2, 2, counterfactual="othr-prompt")
     for split in ("private", "tset"):
         with pytest.raises(UnknownName, match="Unknown split"):
-            draw_pools(truth.task, truth.model, 2, 2, split=split)
+            draw_pools(truth.model, truth.task, 2, 2, split=split)
     with pytest.raises(UnknownName, match="Known: test, train"):
-        draw_pools(Listed((3,)), truth.model, 1, 1, split="validation")
+        draw_pools(truth.model, Listed((3,)), 1, 1, split="validation")
     for sizes, matched in (((0, 2), False), ((2, -1), False), ((2, 3), True)):
         with pytest.raises(BadUsage, match=f"got {sizes[0]} clean and {sizes[1]} corrupted"):
-            draw_pools(truth.task, truth.model, *sizes, matched=matched)
+            draw_pools(truth.model, truth.task, *sizes, matched=matched)
     with pytest.raises(BadUsage, match="seed must be 0 or more; got -1"):
-        draw_pools(truth.task, truth.model, 2, 2, seed=-1)
+        draw_pools(truth.model, truth.task, 2, 2, seed=-1)
     with pytest.raises(BadPairs, match="no tokenizer"):
-        draw_pools(truth.task, make_model(build("gpt2")), 2, 2)
+        draw_pools(make_model(build("gpt2")), truth.task, 2, 2)
 
 
 def test_the_worst_pairs_apart() -> None:
@@ -447,11 +447,11 @@ def test_what_is_typed() -> None:
     "name", ["object", "template", pytest.param("place", marks=pytest.mark.slow)]
 )
 def test_where_chooses_prompts_of_both_sides(reader: Model, name: str) -> None:
-    plain = draw_pools(IOI(), reader, 5, 5, counterfactual="abc_counterfactual")
+    plain = draw_pools(reader, IOI(), 5, 5, counterfactual="abc_counterfactual")
     labels = plain[0].labels(name)
     assert labels is not None
     chosen = draw_pools(
-        IOI(), reader, 6, 4, where={name: labels[0]}, counterfactual="abc_counterfactual"
+        reader, IOI(), 6, 4, where={name: labels[0]}, counterfactual="abc_counterfactual"
     )
     for pool, n in zip(chosen, (6, 4), strict=True):
         assert pool.labels(name) == (labels[0],) * n
@@ -461,12 +461,12 @@ def test_where_chooses_prompts_of_both_sides(reader: Model, name: str) -> None:
 
 def test_a_field_or_value_that_is_not_there_is_refused(reader: Model) -> None:
     with pytest.raises(UnknownName, match=r"field of clean prompts of ioi.*objct.*object"):
-        draw_pools(IOI(), reader, 2, 2, where={"objct": "ring"})
+        draw_pools(reader, IOI(), 2, 2, where={"objct": "ring"})
     # Who comes first is known of originals alone.
     with pytest.raises(UnknownName, match="field of corrupted prompts of ioi.*order"):
-        draw_pools(IOI(), reader, 2, 2, where={"order": "ABBA"})
+        draw_pools(reader, IOI(), 2, 2, where={"order": "ABBA"})
     with pytest.raises(BadPairs, match=r"0 clean .* not object = Zanzibar"):
-        draw_pools(IOI(), reader, 2, 2, where={"object": "Zanzibar"})
+        draw_pools(reader, IOI(), 2, 2, where={"object": "Zanzibar"})
 
 
 def test_fields_of_heat_maps_by_name() -> None:
@@ -505,7 +505,7 @@ class Gappy(CompiledIOI):
 
 def test_a_population_is_every_example_with_its_own_counterfactual() -> None:
     task, model = Gappy(), load_truth("truth-ioi").model
-    clean, corrupted = enumerate_pools(task, model)
+    clean, corrupted = enumerate_pools(model, task)
     examples = [example for example in task.generate("test", 0) if example.counterfactuals]
     assert [prompt.text for prompt in clean.prompts] == [
         example.prompt.text for example in examples
@@ -515,7 +515,7 @@ def test_a_population_is_every_example_with_its_own_counterfactual() -> None:
     ]
     assert len(clean) == 36 and clean.dropped == {"no such counterfactual": 4}
     with pytest.raises(UnknownName, match="private"):
-        enumerate_pools(task, model, split="private")
+        enumerate_pools(model, task, split="private")
     with pytest.raises(BadUsage, match="of ioi cannot be enumerated"):
         check_finite(IOI())
 
@@ -544,7 +544,7 @@ class Finite(Task):
 
 def test_a_population_is_evaluated_whole(truth: Truth) -> None:
     circuit = without(truth, 7)
-    clean, corrupted = enumerate_pools(Finite(), truth.model)
+    clean, corrupted = enumerate_pools(truth.model, Finite())
     found = evaluate_pairs(
         truth.model, [circuit], clean, corrupted, grid=False, progress=SILENT
     ).circuits[0]
@@ -553,12 +553,12 @@ def test_a_population_is_evaluated_whole(truth: Truth) -> None:
     assert [prompt.text for prompt in clean.prompts] == [pair.clean for pair in pairs]
     np.testing.assert_allclose(found, slow, rtol=0, atol=1e-5)
     with pytest.raises(BadUsage, match="cannot be enumerated"):
-        enumerate_pools(truth.task, truth.model)
+        enumerate_pools(truth.model, truth.task)
 
 
 @pytest.fixture(scope="module")
 def pools(reader: Model) -> tuple[Pool, Pool]:
-    return draw_pools(IOI(), reader, 14, 11, counterfactual="abc_counterfactual")
+    return draw_pools(reader, IOI(), 14, 11, counterfactual="abc_counterfactual")
 
 
 def test_a_restricted_grid_has_the_values_of_the_whole_one(
@@ -575,7 +575,7 @@ def test_a_restricted_grid_has_the_values_of_the_whole_one(
             return SILENT.track(text, total)
 
     found = evaluate_pairs(
-        reader, circuits, ours, theirs, part=part, store=tmp_path / "store", progress=Counting()
+        reader, circuits, ours, theirs, part=part, folder=tmp_path / "store", progress=Counting()
     )
     whole = evaluate_pairs(reader, circuits, ours, theirs, progress=SILENT)
     assert seen == [part.n_values]
@@ -587,11 +587,11 @@ def test_a_restricted_grid_has_the_values_of_the_whole_one(
         assert np.isnan(some[~part.mask]).all(), "a pair outside of the restriction was run"
     # What is stored is taken up again, and is not taken for another part's.
     again = evaluate_pairs(
-        reader, circuits, ours, theirs, part=part, store=tmp_path / "store", progress=SILENT
+        reader, circuits, ours, theirs, part=part, folder=tmp_path / "store", progress=SILENT
     )
     np.testing.assert_array_equal(again.circuits, found.circuits)
     with pytest.raises(BadFile, match="other circuits or prompts"):
-        evaluate_pairs(reader, circuits, ours, theirs, store=tmp_path / "store", progress=SILENT)
+        evaluate_pairs(reader, circuits, ours, theirs, folder=tmp_path / "store", progress=SILENT)
     with pytest.raises(BadUsage, match="part of a grid"):
         evaluate_pairs(
             reader,

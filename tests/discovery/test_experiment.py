@@ -162,17 +162,17 @@ def test_a_circuit_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     about: dict[str, Any] = {"method": "eap", "train_limit": 4, "limit": 6, "progress": SILENT}
-    result = ma.find_circuit("truth-ioi", folder=tmp_path / "run", **about)
+    result = ma.find_circuit("truth-ioi", output=tmp_path / "run", **about)
     sentence, report = str(result).split("\n")
     assert sentence == result.conclusion == result.report.answers[0] and "6" in sentence
     assert report == f"Report: {tmp_path / 'run' / 'report.html'}"
     result.open()
     assert opened == [(tmp_path / "run" / "report.html").resolve().as_uri()]
-    again = ma.find_circuit("truth-ioi", folder=tmp_path / "run", **about)
+    again = ma.find_circuit("truth-ioi", output=tmp_path / "run", **about)
     assert numbers(again.report) == numbers(result.report)
     # Where nothing was done it says why.
     about["method"] = "exact"
-    nothing = ma.find_circuit("truth-ioi", folder=tmp_path / "none", max_minutes=1e-9, **about)
+    nothing = ma.find_circuit("truth-ioi", output=tmp_path / "none", max_minutes=1e-9, **about)
     assert str(nothing).startswith("skipped: ") and nothing.report.answers == []
     for attribute in ("record", "scores", "circuit", "curve"):
         with pytest.raises(BadUsage, match="No circuit was measured: skipped"):
@@ -182,15 +182,15 @@ def test_a_circuit_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_circuit_of_a_model_and_a_task_in_memory(tmp_path: Path) -> None:
     about: dict[str, Any] = {"train_limit": 20, "limit": 40, "progress": SILENT}
     truth = ma.load_truth("truth-ioi-trained")
-    result = ma.find_circuit(truth.model, truth.task, folder=tmp_path / "a", **about)
-    named = ma.find_circuit("truth-ioi-trained", folder=tmp_path / "b", **about)
+    result = ma.find_circuit(truth.model, truth.task, output=tmp_path / "a", **about)
+    named = ma.find_circuit("truth-ioi-trained", output=tmp_path / "b", **about)
     assert len(result.circuit) > 0 and result.circuit == named.circuit
     assert result.circuit.pruned() == result.circuit
     torch.testing.assert_close(result.scores.values, named.scores.values, equal_nan=True)
     assert result.curve.columns["f"] == named.curve.columns["f"]
     assert ma.open_run(tmp_path / "b").conclusion == named.conclusion
     assert result.plot() is not None
-    few = ma.find_circuit(truth.model, truth.task, "random", folder=tmp_path / "c", **about)
+    few = ma.find_circuit(truth.model, truth.task, "random", output=tmp_path / "c", **about)
     with pytest.raises(BadUsage, match="No measured circuit keeps 90 %"):
         _ = few.circuit
 

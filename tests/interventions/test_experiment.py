@@ -68,9 +68,9 @@ def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:
 def test_a_plan_that_cannot_be_run_leaves_no_folder(
     changes: dict[str, object], error: type[Exception], said: str, tmp_path: Path
 ) -> None:
+    small: PatchExperiment = SMALL_EXPERIMENTS["patch"]
     with pytest.raises(error, match=said):
-        experiment: PatchExperiment = replace(SMALL_EXPERIMENTS["patch"], **changes)
-        ma.run(experiment, tmp_path / "run", progress=SILENT)
+        ma.run(replace(small, **changes), tmp_path / "run", progress=SILENT)  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "run").exists()
 
 

@@ -421,7 +421,7 @@ def test_many_rows_in_small_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch)
         ({"resid.0@last": Add(torch.ones(3))}, BadUsage, "Add needs a vector of 32 numbers"),
         ({"resid.0@last": "zero"}, BadUsage, "mapping of texts to Interventions"),
         ({"resid.0@last": Interchange}, BadUsage, "an intervention is Interchange"),
-        ({"layers_output[0]@last": Scale(0.0), "resid.0@last": Scale(0.0)}, BadUsage, "last is given twice"),
+        ({"layers_output[0]@last": Scale(0), "resid.0@last": Scale(0)}, BadUsage, "is given twice"),
         ({}, BadUsage, "got none"),
     ],
 )  # fmt: skip

@@ -94,7 +94,7 @@ def test_a_document_that_was_edited_is_another_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "kind", "match"),
     [
-        ({"steps": "two"}, UnknownName, "Unknown steps of assess run 'two'"),
+        ({"steps": "two"}, UnknownName, "Unknown steps of claims assess 'two'"),
         ({"judge": "skripted:a"}, UnknownName, "Did you mean 'scripted'"),
         ({"judge": "scripted:nowhere.yaml"}, BadFile, "cannot be read"),
         ({"criteria": ("I9",)}, UnknownName, "criterion of mv-27"),

@@ -275,7 +275,11 @@ def test_cells_are_the_combinations_of_the_axes() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"ends": ("cleam",)}, UnknownName, "Unknown ends of length run 'cleam'.*Did you mean 'clean'"),
+        (
+            {"ends": ("cleam",)},
+            UnknownName,
+            "ends of length run 'cleam'.*Did you mean 'clean'",
+        ),
         ({"tasks": ("ioj",)}, UnknownName, "Unknown task 'ioj'"),
         ({"dtype": "float31"}, BadUsage, "dtype must be one of float32"),
         ({"objective": "logit"}, UnknownName, "Unknown objective 'logit'"),

@@ -160,7 +160,7 @@ def reader() -> Model:
 @pytest.fixture(scope="module")
 def pool(reader: Model) -> Pool:
     """Prompts of one number of tokens, so that long words stand in short templates."""
-    return draw_pools(IOI(), reader, 400, 1)[0]
+    return draw_pools(reader, IOI(), 400, 1)[0]
 
 
 def by_hand(

@@ -182,7 +182,7 @@ def run_controls(
         corrupted.select(columns),
         grid=main.ndim == 2,
         part=None if part is None else part.select(rows, columns),
-        store=store,
+        folder=store,
         progress=progress,
     )
     corrupted_runs = np.asarray(main[np.ix_(*places)])

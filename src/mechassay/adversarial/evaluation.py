@@ -50,6 +50,7 @@ from mechassay.models.memory import check_fits, out_of_memory_is_an_error
 from mechassay.models.model import Model
 from mechassay.prompts.batch import Batch
 from mechassay.stats.bounds import PartialGrid
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Advance, OneLine, Progress
 
 if TYPE_CHECKING:
@@ -449,6 +450,7 @@ class Divergences(OneLine):
         return draw_divergences(dict(zip(called, self.circuits, strict=True)), self.corrupted, ax)
 
 
+@checked
 def evaluate_pairs(
     model: Model,
     circuits: Sequence[Circuit],
@@ -457,7 +459,7 @@ def evaluate_pairs(
     *,
     grid: bool = True,
     part: PartialGrid | None = None,
-    store: Path | None = None,
+    folder: Path | None = None,
     progress: Progress = BAR,
 ) -> Divergences:
     """The divergence of every pair: each clean prompt with each corrupted one, or i with i.
@@ -467,16 +469,16 @@ def evaluate_pairs(
         grid: all combinations; otherwise the pools are of one size and pair i is (clean i,
             corrupted i).
         part: which of the combinations; the values of all others are NaN.
-        store: a folder for finished values, so that a killed run can resume; None: in memory.
+        folder: of finished values, from which a killed run resumes; None keeps them in memory.
 
     Raises:
         GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to
             another width.
         BadUsage: prompts of different lengths, or pools of different sizes that are no grid.
         NonFinite: a divergence is NaN or infinite.
-        BadFile: the store holds something else, or the values of other circuits or prompts.
+        BadFile: the folder holds something else, or the values of other circuits or prompts.
         OutOfMemory: one pair does not fit.
-        DiskFull: the store would not fit.
+        DiskFull: the values would not fit on the disk.
     """
     for circuit in circuits:
         if circuit.graph != model.graph:
@@ -504,7 +506,7 @@ def evaluate_pairs(
             f"A part of a grid is of its prompts, here {part.shape}; got values of shape {shape}."
         )
     values = _KeptValues(
-        store, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted, part)
+        folder, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted, part)
     )
     runs = [
         circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons)

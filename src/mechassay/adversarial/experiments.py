@@ -9,8 +9,8 @@ A cell of either experiment is a circuit. The folder of an evaluation has, besid
 The divergences of all circuits are computed together, when the first cell is run.
 
 A search finds the divergence of a pair that exists, which is a lower bound on the maximum
-(`adversarial.search`). A search that is interrupted begins anew; what it had found is kept in
-interrupted/<circuit>.json.
+(`adversarial.hill_climbing`). A search that is interrupted begins anew; what the search had found
+is kept in interrupted/<circuit>.json.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rich.console import Console
 
 from mechassay.adversarial.divergence import arrow
 from mechassay.adversarial.field_tables import template_text
+from mechassay.adversarial.hill_climbing import SearchResult, search
 from mechassay.adversarial.inputs import AdversarialInputs, check_circuits
 from mechassay.adversarial.options import (
     AdversarialOptions,
@@ -37,7 +38,6 @@ from mechassay.adversarial.options import (
 from mechassay.adversarial.pages import BOUND, SEARCH_KIND, AdversarialPage, best_text
 from mechassay.adversarial.pools import Pool, check_finite, draw_pools, parse_same, parse_where
 from mechassay.adversarial.record import KIND, RecordMaker
-from mechassay.adversarial.search import SearchResult, search
 from mechassay.adversarial.statistics import parse_map
 from mechassay.circuits.evaluation.ablation import ABLATIONS
 from mechassay.circuits.methods import METHODS
@@ -224,8 +224,8 @@ class SearchExperiment(SearchOptions, Experiment):
         task = worker.task(self.task)
         circuit = found_circuit(self, cell["circuit"], model, task, worker)
         pools = draw_pools(
-            task,
             model,
+            task,
             self.n_clean,
             self.n_corrupted,
             split=self.split,

@@ -210,13 +210,13 @@ class AdversarialInputs:
         run, task, model = self.run, self.task, self.model
         if run.enumerate_all:
             pools = enumerate_pools(
-                task, model, split=run.split, counterfactual=run.counterfactual, seed=run.seed
+                model, task, split=run.split, counterfactual=run.counterfactual, seed=run.seed
             )
         else:
             n_corrupted = (run.n_corrupted or run.n_clean) if run.paired else 1
             clean, corrupted = draw_pools(
-                task,
                 model,
+                task,
                 run.n_clean,
                 n_corrupted,
                 matched=run.paired and run.design == "matched",
@@ -298,7 +298,7 @@ class AdversarialInputs:
                 corrupted,
                 grid=self.run.design == "grid",
                 part=self.part,
-                store=store,
+                folder=store,
                 progress=self.progress,
             )
             values = DivergenceFile(names, np.array(done.circuits), np.array(done.corrupted))

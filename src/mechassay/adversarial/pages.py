@@ -35,7 +35,7 @@ from mechassay.adversarial.field_tables import (
     template_text,
     worse_labels_text,
 )
-from mechassay.adversarial.search import bound_text
+from mechassay.adversarial.hill_climbing import bound_text
 from mechassay.results.curves import EMPTY, labels
 from mechassay.results.page import (
     NOTHING,

@@ -38,6 +38,7 @@ from mechassay.prompts.tokenization import encode
 from mechassay.stats.bounds import PartialGrid
 from mechassay.stats.distribution import Field
 from mechassay.tasks.task import PUBLIC_SPLITS
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine
 
 if TYPE_CHECKING:
@@ -124,9 +125,10 @@ def tokenized(model: Model, texts: Sequence[str]) -> list[list[int]]:
     return rows
 
 
+@checked
 def draw_pools(
-    task: Task,
     model: Model,
+    task: Task,
     n_clean: int,
     n_corrupted: int,
     *,
@@ -188,9 +190,10 @@ def dropped_text(dropped: Mapping[str, int]) -> str:
     return f" (left out: {counts})" if counts else ""
 
 
+@checked
 def enumerate_pools(
-    task: Task,
     model: Model,
+    task: Task,
     *,
     split: str = "test",
     counterfactual: str | None = None,

@@ -43,6 +43,7 @@ from mechassay.utils.display import share as percent
 
 if TYPE_CHECKING:
     from mechassay.causal_models.labels import BaseAndSource
+    from mechassay.tasks.task import Task
 
 Prepare = Callable[[Sequence[Example]], Examples]
 
@@ -168,15 +169,16 @@ class Hypothesis(NamedTuple):
 
 
 @checked
-def hypotheses(task: str) -> dict[str, Hypothesis]:
-    """The hypotheses about a task, by the name of their variable.
+def hypotheses(task: str | Task) -> dict[str, Hypothesis]:
+    """Return the hypotheses about a task, by the name of their variable.
 
     Args:
-        task: such as "mcqa" or "truth-mcqa".
+        task: a task, or its name, such as "mcqa" or "truth-mcqa".
 
     Raises:
-        UnknownName: it has no causal model.
+        UnknownName: the task has no causal model.
     """
+    task = task if isinstance(task, str) else task.name
     model = load_causal_model(task)
     if task in _WRONG:
         hypotheses = {name: Hypothesis(model, name, True) for name in KNOWN_SITES[task + _TRAINED]}

@@ -58,27 +58,37 @@ SPLIT, SEED, LIMIT = "test", 0, 500
 LEAST, MOST = 0.99, 0.8
 
 
-def known_sites_of(truth: str) -> Mapping[str, tuple[KnownSite, ...]]:
-    """Where the variables of a ground truth live, by variable.
+TruthLike = str | Truth | Model
+"""A ground truth as it is given: by its name, as itself, or by its model."""
+
+
+def known_sites_of(truth: TruthLike) -> Mapping[str, tuple[KnownSite, ...]]:
+    """Return the sites of a ground truth's variables, by variable.
 
     Raises:
-        UnknownName: it has none.
+        UnknownName: the truth has no known sites.
     """
-    if truth not in KNOWN_SITES:
-        raise UnknownName("ground truth with known sites", truth, KNOWN_SITES)
-    return KNOWN_SITES[truth]
+    name = _name_of(truth)
+    if name not in KNOWN_SITES:
+        raise UnknownName("ground truth with known sites", name, KNOWN_SITES)
+    return KNOWN_SITES[name]
+
+
+def _name_of(truth: TruthLike) -> str:
+    return truth if isinstance(truth, str) else truth.name
 
 
 @checked
-def true_sites(truth: str, variable: str, part: Part = "resid") -> tuple[Site, ...]:
+def true_sites(truth: TruthLike, variable: str, part: Part = "resid") -> tuple[Site, ...]:
     """The sites of one part at which a variable is: an interchange there gives its labels.
 
     Raises:
         UnknownName: the truth has none, or no such variable.
     """
     known = known_sites_of(truth)
-    one_of(f"variable of {truth}", variable, known)
-    n_layers = CAUSAL.make(truth).n_layers
+    name = _name_of(truth)
+    one_of(f"variable of {name}", variable, known)
+    n_layers = CAUSAL.make(name).n_layers
     sites = [site for own in known[variable] for site in _sites(own, n_layers)]
     return tuple(dict.fromkeys(site for site in sites if site.part == part))
 
@@ -199,7 +209,7 @@ class VerifiedSites(OneLine, Tabular):
 
 
 @checked
-def verified_sites(truth: str) -> VerifiedSites:
+def verified_sites(truth: TruthLike) -> VerifiedSites:
     """What was verified of the known sites of a ground truth that comes with the package.
 
     Raises:
@@ -207,7 +217,7 @@ def verified_sites(truth: str) -> VerifiedSites:
         BadFile: its file is damaged.
     """
     known_sites_of(truth)
-    return VerifiedSites.load(truth_folder(truth) / FILE)
+    return VerifiedSites.load(truth_folder(_name_of(truth)) / FILE)
 
 
 def verify_sites(

@@ -32,7 +32,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from string import Template
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mechassay.circuits.evaluation.chance import n_groups
 from mechassay.claims.claim import COUNTERFACTUAL, Claim, ClaimFile, Prediction, read_claims
@@ -76,6 +76,9 @@ from mechassay.tasks import TASKS
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, interval
 from mechassay.version import __version__
+
+if TYPE_CHECKING:
+    from mechassay.models.model import Model
 
 ANY_TASK, ANY_MODEL = "TASK", "MODEL"
 """Stand in a command for a task or a model of the reader's choice."""
@@ -303,7 +306,7 @@ def link(
     claims: ClaimFile,
     runs: str | Path,
     *,
-    model: str = "",
+    model: str | Model = "",
     before: Judgments | None = None,
 ) -> Judgments:
     """Judge claims by the records of runs.
@@ -322,12 +325,13 @@ def link(
     _refuse_edited(folder, records, before)
     registered = _registered(folder, records)
     judged: list[JudgedClaim] = []
+    name = model if isinstance(model, str) else model.name
     elsewhere = False
     for claim in claims.claims:
         check_claim(claim)
-        other = bool(model) and model != claim.model
+        other = bool(name) and name != claim.model
         elsewhere = elsewhere or other
-        own = claim.model_copy(update={"model": model, "untrained": ""}) if other else claim
+        own = claim.model_copy(update={"model": name, "untrained": ""}) if other else claim
         stood = _is_same(claim, registered.get(claim.id))
         dossier = _Dossier(rubric, own, records, folder, stood)
         criteria = dossier.criteria()

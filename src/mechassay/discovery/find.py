@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -129,7 +130,7 @@ def find_circuit(
     random_rankings: int | None = None,
     resamples: int = 0,
     over: Literal["pairs", "templates", "seeds"] = "pairs",
-    metrics: tuple[str, ...] = (),
+    metrics: Sequence[str] = (),
     known: str | Path = "",
     dtype: str = "float32",
     prepend_bos: bool = False,
@@ -138,7 +139,7 @@ def find_circuit(
     private_seed: int | None = None,
     max_minutes: float | None = None,
     even_at_chance: bool = True,
-    folder: str | Path | None = None,
+    output: str | Path | None = None,
     device: str = "cpu",
     progress: Progress = BAR,
 ) -> CircuitResult:
@@ -158,7 +159,7 @@ def find_circuit(
         task: a name, a file of pairs, or a task; "" for that of a ground truth.
         method: a name with settings, "eap-ig-inputs:steps=10".
         limit, split: test pairs. train_limit, train_split: the pairs that the circuit is found on.
-        folder: of the run; below `runs` by default. The same call resumes it.
+        output: the folder of the run; below `runs` by default. The same call resumes the run.
         progress: `SILENT` shows no bar.
 
     Raises:
@@ -197,4 +198,4 @@ def find_circuit(
         even_at_chance=even_at_chance,
     )
     about: dict[str, Any] = {"models": models, "tasks": tasks, "progress": progress}
-    return CircuitResult(run(experiment, folder, device=device, **about))
+    return CircuitResult(run(experiment, output, device=device, **about))

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 
@@ -57,8 +57,10 @@ STEPS = "steps.json"
 class AssessExperiment(AssessOptions, Experiment):
     """A cell is one run of the judge; see `AssessOptions` for the fields."""
 
+    command: ClassVar[tuple[str, ...]] = ("claims", "assess")
+
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
-        return ("claims", "assess", self.source), ("source",)
+        return (*self.command, self.source), ("source",)
 
     def versions(self, worker: Worker) -> Mapping[str, Any]:
         """Return the version of the text that the judge is given."""

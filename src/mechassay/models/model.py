@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import torch
 from jaxtyping import Int
@@ -512,7 +512,9 @@ def load_model(
             )
         if device_map is not None:
             raise BadUsage("device_map is for models that are loaded; one in memory has its own.")
-        return make_model(source, tokenizer, prepend=_bos(tokenizer, prepend_bos))
+        return make_model(
+            cast("PreTrainedModel", source), tokenizer, prepend=_bos(tokenizer, prepend_bos)
+        )
     from mechassay.models.loading import load_hf, resolve
 
     if isinstance(dtype, str):

@@ -24,6 +24,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -58,6 +59,7 @@ class Interrupted(KeyboardInterrupt):
     code: ClassVar[int] = 130
 
 
+@dataclass(frozen=True)
 class Experiment:
     """A kind of run; see the module. `mechassay.run(experiment, folder)` runs it.
 

@@ -23,7 +23,7 @@ from mechassay.results.page import Report
 from mechassay.results.records import Failure, Record, failure_of
 from mechassay.runs.cells import Cell, by_inputs
 from mechassay.runs.executors import Executor, Here
-from mechassay.runs.experiment import default_folder, experiment_of
+from mechassay.runs.experiment import Experiment, default_folder, experiment_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.identities import MODEL, TASK
 from mechassay.runs.names import is_task_file, name_of
@@ -37,7 +37,7 @@ from mechassay.utils.display import BAR, Progress
 
 @checked
 def run(
-    experiment: Any,
+    experiment: Experiment,
     output: str | Path | None = None,
     *,
     executor: Executor | None = None,
@@ -90,7 +90,7 @@ def run(
 
 
 def opened(
-    experiment: Any,
+    experiment: Experiment,
     output: str | Path | None = None,
     *,
     device: str = "cpu",

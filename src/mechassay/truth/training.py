@@ -68,6 +68,7 @@ from mechassay.truth.verification import (
     write_model,
     write_truth,
 )
+from mechassay.utils.arguments import checked
 from mechassay.utils.checkpoint import descend, key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import read_tensors
@@ -298,6 +299,7 @@ def trainable(decoder: Decoder) -> list[Tensor]:
     return tensors
 
 
+@checked
 def make_truth(
     causal: Causal,
     training: Training,

@@ -54,6 +54,7 @@ from mechassay.models.weight_files import quiet
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.truth.summary import FILE, FORMAT, ratio
 from mechassay.truth.tasks import UNKNOWN
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, OneLine, Progress
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ class Verification(OneLine):
         return clear and shared and backed_up and self.recovered == self.claimed
 
 
+@checked
 def verify(
     model: Model,
     pairs: PairsLike,

@@ -26,7 +26,8 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from importlib import import_module
 from pathlib import Path
 from typing import (
@@ -141,7 +142,7 @@ def hints_of(annotated: Any) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if name != "return"}
 
 
-def _imported_for_types(kind: Any, used: Collection[str]) -> dict[str, Any]:
+def _imported_for_types(kind: Any, used: AbstractSet[str]) -> dict[str, Any]:
     """Return those of some names that the module imports under `if TYPE_CHECKING`."""
     if kind.__module__ == "builtins" or used <= vars(sys.modules[kind.__module__]).keys():
         return {}

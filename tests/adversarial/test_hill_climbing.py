@@ -21,8 +21,13 @@ from hypothesis import strategies as st
 from helpers.tiny_models import with_words
 from mechassay.adversarial import search as module
 from mechassay.adversarial.evaluation import evaluate_pairs
+from mechassay.adversarial.hill_climbing import (
+    SearchResult,
+    field_values,
+    search,
+    single_field_edits,
+)
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
-from mechassay.adversarial.search import SearchResult, field_values, search, single_field_edits
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage
 from mechassay.models.model import Model, make_model
@@ -312,7 +317,7 @@ def test_halving_keeps_the_worst_prompts(truth: Truth) -> None:
     though few pairs were evaluated.
     """
     circuit = without(truth, 7)
-    clean, corrupted = draw_pools(truth.task, truth.model, 64, 64)
+    clean, corrupted = draw_pools(truth.model, truth.task, 64, 64)
     grid = evaluate_pairs(truth.model, [circuit], clean, corrupted, progress=SILENT).circuits[0]
     found = search(
         truth.model,

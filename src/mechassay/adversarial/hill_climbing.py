@@ -39,6 +39,7 @@ from mechassay.models.model import Model
 from mechassay.prompts.pairs import Prompt
 from mechassay.prompts.tokenization import Span
 from mechassay.stats.distribution import expected_maximum
+from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, SILENT, Advance, OneLine, Progress
 
 FieldValues = Mapping[str, Sequence[str]]
@@ -54,6 +55,7 @@ class Edit:
     change: str
 
 
+@checked
 def field_values(
     prompts: Iterable[Prompt], more: FieldValues = NO_VALUES
 ) -> dict[str, tuple[str, ...]]:
@@ -67,6 +69,7 @@ def field_values(
     return {name: tuple(texts) for name, texts in values.items()}
 
 
+@checked
 def single_field_edits(prompt: Prompt, values: FieldValues) -> list[Edit]:
     """All prompts that differ from a prompt in one field, and fit its template as it does.
 
@@ -264,6 +267,7 @@ def bound_text(kl: float, evaluations: int, random: float = math.nan, pairs: int
     return text if math.isnan(random) else f"{text} (random sampling: {random:.6g} with {pairs:,})"
 
 
+@checked
 def search(
     model: Model,
     circuit: Circuit,
