@@ -316,8 +316,12 @@ def _refusal(name: str, key: str, given: Mapping[str, Any], hints: Mapping[str, 
 
 def in_words(hint: Any, *, plural: bool = False) -> str:
     """Return what an annotation allows, in words: "a Model", "a text, a Path or None"."""
-    words = list(dict.fromkeys(_one_in_words(option, plural) for option in _options(hint)))
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    return _either([_one_in_words(option, plural) for option in _options(hint)])
+
+
+def _either(words: Sequence[str]) -> str:
+    *others, last = dict.fromkeys(words)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _one_in_words(hint: Any, plural: bool) -> str:
@@ -325,7 +329,7 @@ def _one_in_words(hint: Any, plural: bool) -> str:
     if hint in WORDS:
         return WORDS[hint][plural]
     if origin is Literal:
-        return " or ".join(map(repr, parts))
+        return _either(list(map(repr, parts)))
     if origin is Callable or hint is Callable:
         return "functions" if plural else "a function"
     if isinstance(origin, type) and issubclass(origin, Mapping) and parts:
@@ -333,7 +337,7 @@ def _one_in_words(hint: Any, plural: bool) -> str:
         return f"{'mappings' if plural else 'a mapping'} of {key} to {value}"
     if origin is tuple and Ellipsis not in parts:
         own = ", ".join(map(in_words, parts))
-        return f"{'tuples' if plural else 'a tuple'} of {own or 'nothing'}"
+        return f"{'tuples' if plural else 'a tuple'} ({own})"
     if isinstance(origin, type) and issubclass(origin, Iterable) and parts:
         return f"{'sequences' if plural else 'a sequence'} of {in_words(parts[0], plural=True)}"
     if hasattr(hint, "dim_str") and hasattr(hint, "array_type"):

@@ -76,6 +76,7 @@ def whole(path: Path, size: int | None = None) -> Generator[Path]:
         size: bytes of the file, where they are known beforehand; an error names them.
 
     Raises:
+        BadUsage: a folder is in the place of the file, or a file in the place of a folder.
         DiskFull: there is no room for it.
     """
     partial = partial_of(path)
@@ -87,6 +88,10 @@ def whole(path: Path, size: int | None = None) -> Generator[Path]:
         os.replace(partial, path)
         with suppress(OSError):  # Not every system opens folders.
             _settle(path.parent)
+    except IsADirectoryError:
+        raise BadUsage(f"{path} is a folder; give the path of the file to write.") from None
+    except (NotADirectoryError, FileExistsError):
+        raise BadUsage(f"{path} cannot be written: a file, not a folder, is above it.") from None
     except OSError as error:
         if not is_full(error):
             raise
