@@ -31,7 +31,7 @@ JOB = ma.CircuitsExperiment(
     models=("truth-ioi",),
     methods=("eap", "random"),
     train_limit=4,
-    test_limit=20,
+    limit=20,
     metrics=(),
     random_rankings=5,
 )

@@ -85,11 +85,11 @@ def test_every_kind_has_a_cost(kind: str) -> None:
 
 
 LIMITS: list[tuple[str, dict[str, int]]] = [
-    ("circuits", {"train_limit": 50, "test_limit": 50}),
+    ("circuits", {"train_limit": 50, "limit": 50}),
     ("patch", {"limit": 50}),
     ("accuracy", {"limit": 12}),
-    ("variables", {"train_limit": 30, "validation_limit": 30, "test_limit": 30}),
-    ("gym", {"train_limit": 16, "validation_limit": 8, "test_limit": 8}),
+    ("variables", {"train_limit": 30, "validation_limit": 30, "limit": 30}),
+    ("gym", {"train_limit": 16, "validation_limit": 8, "limit": 8}),
 ]
 
 

@@ -134,7 +134,7 @@ def _circuits(
         operations += learned.forwards(model.graph, train.n) * size.plain(train.columns)
     if experiment.stage != "all" or not experiment.curve:
         return Work(model.name, size, operations, held, n_runs)
-    test = prompts(experiment.test_split, experiment.test_limit)
+    test = prompts(experiment.split, experiment.limit)
     n_tried = len(experiment.methods) + len(experiment.scores)
     known = is_truth(source) or bool(experiment.known)
     n_random = experiment.random_rankings or (DRAWS_PER_TRY * n_tried if known else FEW_DRAWS)
@@ -300,7 +300,7 @@ def _variables(
     examples = defaults.prepared(Examples(drawn, {}))
     columns = columns_of(model, [example.prompt.text for example in examples])
     n_kinds = len(experiment.kinds or defaults.kinds or examples[0].counterfactuals)
-    limits = (experiment.train_limit, experiment.validation_limit, experiment.test_limit)
+    limits = (experiment.train_limit, experiment.validation_limit, experiment.limit)
     train, validation, test = (n * n_kinds for n in limits)
     plain, logits = size.plain(columns), 2.0 * size.unembedding
     operations, n_steps = sum(limits) * (1 + n_kinds) * plain, 0
@@ -359,7 +359,7 @@ def _gym(experiment: GymExperiment, cells: Sequence[Cell], model: Model, worker:
         limits = {
             "train": experiment.train_limit,
             "validation": experiment.validation_limit,
-            "test": experiment.test_limit,
+            "test": experiment.limit,
         }
         train, *others = (min(n, task.sizes[split]) for split, n in limits.items())
         pairs = task.interchanges("train", model, limit=min(train, SAMPLE), seed=experiment.seed)

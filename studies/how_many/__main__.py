@@ -12,7 +12,7 @@ from pathlib import Path
 import mechassay
 from studies.how_many.experiment import HowManyExperiment
 
-JOB = HowManyExperiment(("smollm2-135m",), ("ioi",), size=0.01, test_limit=40, dtype="bfloat16")
+JOB = HowManyExperiment(("smollm2-135m",), ("ioi",), size=0.01, limit=40, dtype="bfloat16")
 TABLES = Path(__file__).with_name("tables.md")
 
 

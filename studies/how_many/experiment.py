@@ -59,7 +59,7 @@ class HowManyExperiment(Experiment):
         over: tag of a pair that names its kind; "template" if empty.
         most_kinds: maximum number of kinds of one task. The most common values of the tag are
             compared.
-        train_limit, test_limit: number of training pairs and of test pairs of each kind. Both are
+        train_limit, limit: number of training pairs and of test pairs of each kind. Both are
             from `split`, and no group of pairs is in both.
     """
 
@@ -96,7 +96,7 @@ class HowManyExperiment(Experiment):
     train_limit: Annotated[
         int, options.limit("Number of pairs of each kind used to find circuits.", least=2)
     ] = 20
-    test_limit: Annotated[
+    limit: Annotated[
         int,
         options.limit(
             "Number of pairs of each kind used to evaluate circuits.",
@@ -196,7 +196,7 @@ class HowManyExperiment(Experiment):
         about: dict[str, Any] = {
             "split": self.split,
             "train_limit": self.train_limit,
-            "limit": self.test_limit,
+            "limit": self.limit,
         }
         about |= settings_of(tasks[0]) if len(tasks) == 1 else {}
         return cross.record(
@@ -238,7 +238,7 @@ class HowManyExperiment(Experiment):
             if n_short:
                 warnings.append(
                     f"{counted(n_short, self._noun)} of {name} with fewer than"
-                    f" {self.train_limit + self.test_limit} pairs left out."
+                    f" {self.train_limit + self.limit} pairs left out."
                 )
             train |= {kind: both[0] for kind, both in kinds.items()}
             test |= {kind: both[1] for kind, both in kinds.items()}
@@ -260,7 +260,7 @@ class HowManyExperiment(Experiment):
         number of kinds that have too few.
         """
         of_one = len(self.tasks) == 1
-        wanted, needed = self.most_kinds if of_one else 1, self.train_limit + self.test_limit
+        wanted, needed = self.most_kinds if of_one else 1, self.train_limit + self.limit
         n = 2 * wanted * needed
         while True:
             pairs, all_there_are = self._pairs(task, model, n)
@@ -275,7 +275,7 @@ class HowManyExperiment(Experiment):
             least = f"two {self._noun}s or more" if of_one else "each task"
             has = f"{counted(len(sorted_pairs), self._noun)}, the most common of " * of_one
             raise BadUsage(
-                f"{needed:,} pairs ({self.train_limit:,} to find circuits, {self.test_limit:,} of"
+                f"{needed:,} pairs ({self.train_limit:,} to find circuits, {self.limit:,} of"
                 f" other groups to measure them) are needed of {least}; {name} has in its split"
                 f" {self.split} {has}{counted(most, 'pair')}."
             )
@@ -305,7 +305,7 @@ class HowManyExperiment(Experiment):
     def _two(self, pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]] | None:
         """Return training pairs and test pairs that share no group; None if there are too few."""
         two: tuple[list[Pair], list[Pair]] = ([], [])
-        limits = (self.train_limit, self.test_limit)
+        limits = (self.train_limit, self.limit)
         side: dict[str, int] = {}
         for pair in pairs:
             to = side.setdefault(pair.group or pair.id, int(len(two[0]) == limits[0]))

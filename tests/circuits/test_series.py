@@ -226,7 +226,7 @@ def test_a_folder_of_circuits_is_a_row_of_the_board(tmp_path: Path) -> None:
     (known | circuit(graph.n_edges // 3, graph=graph)).save(folder / "more.safetensors")
     circuit(graph.n_edges - 5, graph=graph).save(folder / "nearly-all.safetensors")
     experiment = CircuitsExperiment(
-        ("truth-ioi",), scores=(str(folder),), test_limit=8, random_rankings=5
+        ("truth-ioi",), scores=(str(folder),), limit=8, random_rankings=5
     )
     (record,) = ma.run(experiment, tmp_path / "run", progress=SILENT).records
     assert record.kind == "faithfulness" and record.method.name == folder.name
@@ -264,7 +264,7 @@ def test_a_file_that_was_changed_is_not_the_one_that_was_measured(tmp_path: Path
     file = tmp_path / "own.safetensors"
     Random(seed=0).draw(graph).save(file)
     experiment = CircuitsExperiment(
-        models=("truth-ioi",), scores=(str(file),), curve=False, train_limit=4, test_limit=4
+        models=("truth-ioi",), scores=(str(file),), curve=False, train_limit=4, limit=4
     )
     ma.run(experiment, tmp_path / "out", progress=SILENT)
     ma.run(experiment, tmp_path / "out", progress=SILENT)
@@ -275,9 +275,7 @@ def test_a_file_that_was_changed_is_not_the_one_that_was_measured(tmp_path: Path
 
 @pytest.mark.slow
 def test_the_folder_of_a_finished_run_stands_for_its_scores(tmp_path: Path) -> None:
-    experiment = CircuitsExperiment(
-        models=("truth-ioi",), methods=("eap",), train_limit=4, test_limit=4
-    )
+    experiment = CircuitsExperiment(models=("truth-ioi",), methods=("eap",), train_limit=4, limit=4)
     ma.run(experiment, tmp_path / "run", progress=SILENT)
     assert len(list((tmp_path / "run").glob("*.json"))) > 1
     [file] = score_files([tmp_path / "run"])

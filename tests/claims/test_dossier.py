@@ -776,7 +776,7 @@ def test_the_known_circuit_is_told_from_one_that_lacks_an_edge_and_from_a_random
             ablation=ablation,
             metrics=(f"completeness:size={size}",),
             train_limit=20,
-            test_limit=30,
+            limit=30,
         )
         run(experiment, tmp_path / "runs" / ablation, progress=SILENT)
 

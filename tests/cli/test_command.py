@@ -405,7 +405,7 @@ def test_the_plan_never_holds_the_private_seed(folder: Path, tmp_path: Path, run
     )
     assert done.code == 0, done.err
     assert "774411" not in (tmp_path / "out/plan.json").read_text()
-    assert json.loads((tmp_path / "out/plan.json").read_text())["test_split"] == "private"
+    assert json.loads((tmp_path / "out/plan.json").read_text())["split"] == "private"
     data = json.loads(next((tmp_path / "out/data").iterdir()).read_text())
     assert "first" in data["train"] and "first" not in data["test"]
     page = (tmp_path / "out/report.html").read_text()

@@ -34,7 +34,7 @@ JOB = CircuitsExperiment(
     methods=("eap",),
     metrics=("completeness:size=9", "minimality:size=9,most=3"),
     train_limit=8,
-    test_limit=10,
+    limit=10,
     random_rankings=5,
 )
 
@@ -46,7 +46,7 @@ def with_curve(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 @pytest.fixture(scope="module")
 def of_one_size(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    experiment = replace(JOB, test_limit=20, curve=False)
+    experiment = replace(JOB, limit=20, curve=False)
     return run(experiment, tmp_path_factory.mktemp("size") / "run", progress=SILENT)
 
 
@@ -103,7 +103,7 @@ def test_a_curve_has_the_smallest_circuit_and_its_sentence(tmp_path: Path) -> No
         JOB,
         methods=("exact", "random-paths"),
         train_limit=24,
-        test_limit=24,
+        limit=24,
         metrics=("cma",),
         random_rankings=None,
     )
@@ -199,16 +199,12 @@ def test_the_arguments_are_those_of_the_command() -> None:
     """Each option of the command is an argument of that name, with the same default."""
     parameters = inspect.signature(ma.find_circuit).parameters
     renamed = {"models": "model", "tasks": "task", "methods": "method"}
-    renamed |= {"test_limit": "limit", "test_split": "split"}
     not_here = {"scores", "stage", "curve"}
     fields = {field.name: field.default for field in fields_of(ma.CircuitsExperiment)}
     names = {renamed.get(name, name) for name in fields if name not in not_here}
-    assert names == parameters.keys() - {"folder", "device", "progress"}
+    assert names == parameters.keys() - {"output", "device", "progress"}
     for name in names - set(renamed.values()):
         assert parameters[name].default == fields[name], name
-    assert parameters["limit"].default == fields["test_limit"]
-    with pytest.raises(TypeError, match="test_limit"):
-        ma.find_circuit("truth-ioi", test_limit=5)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ JOB = CircuitsExperiment(
     (TRUTH,),
     methods=("eap-ig-inputs:steps=3", "acdc:threshold=0.1"),
     train_limit=24,
-    test_limit=20,
+    limit=20,
     metrics=("recovery",),
     random_rankings=5,
     resamples=8,

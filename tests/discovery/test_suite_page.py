@@ -205,7 +205,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         methods=("eap", "eap-ig-inputs", "ifr", "random"),
         metrics=("recovery",),
         train_limit=20,
-        test_limit=20,
+        limit=20,
         random_rankings=5,
     )
     return run(experiment, tmp_path_factory.mktemp("suite"), progress=SILENT).records

@@ -65,7 +65,7 @@ NEOX, TASK = "gym-neox", "agr_gender"
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, dict[str, Record]]:
     """A run of methods on gym-neox, and what it found handed in, by method."""
     folder = tmp_path_factory.mktemp("found")
-    about: dict[str, Any] = {"validation_limit": 12, "test_limit": 12, "layers": "::3"}
+    about: dict[str, Any] = {"validation_limit": 12, "limit": 12, "layers": "::3"}
     methods = ("das:steps=8", "mean", "random", "vanilla")
     experiment = GymExperiment(
         (NEOX,), (TASK,), methods, controls=("labels",), train_limit=16, **about
@@ -333,7 +333,7 @@ def test_slices_of_layers_need_no_model(tmp_path: Path) -> None:
         replace(experiment, layers="some").check(Worker(RunFolder(tmp_path)))
 
 
-SMALL = {"train_limit": 24, "validation_limit": 8, "test_limit": 12}
+SMALL = {"train_limit": 24, "validation_limit": 8, "limit": 12}
 
 
 @pytest.fixture(scope="module", name="folder")

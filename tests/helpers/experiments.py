@@ -33,7 +33,7 @@ SMALL_EXPERIMENTS: dict[str, Any] = {
         ("truth-ioi", "truth-induction"),
         methods=("random",),
         train_limit=4,
-        test_limit=6,
+        limit=6,
         random_rankings=5,
     ),
     "accuracy": AccuracyExperiment(("truth-ioi",), ("truth-ioi", "truth-induction"), limit=4),
@@ -73,7 +73,7 @@ SMALL_EXPERIMENTS: dict[str, Any] = {
         SMALL_GYM_TASK,
         control_labels=(" Ann", " Bob"),
         validation_limit=8,
-        test_limit=8,
+        limit=8,
     ),
     "gym": GymExperiment(
         ("truth-ioi",),
@@ -82,7 +82,7 @@ SMALL_EXPERIMENTS: dict[str, Any] = {
         control_labels=(" Ann", " Bob"),
         train_limit=16,
         validation_limit=8,
-        test_limit=8,
+        limit=8,
     ),
     "gym-check": GymCheckExperiment(("truth-ioi",), (SMALL_GYM_TASK,), limit=8),
     "measure": MeasureExperiment(
@@ -93,7 +93,7 @@ SMALL_EXPERIMENTS: dict[str, Any] = {
         "truth-ioi-trained",
         train_limit=8,
         validation_limit=6,
-        test_limit=8,
+        limit=8,
     ),
     "patch": PatchExperiment(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
     "variables": VariablesExperiment(
@@ -103,7 +103,7 @@ SMALL_EXPERIMENTS: dict[str, Any] = {
         ks=(3,),
         train_limit=12,
         validation_limit=6,
-        test_limit=8,
+        limit=8,
     ),
     "reproduction": ReproductionExperiment("adversarial", ("1", "Section 2")),
     "saes": SAEExperiment(

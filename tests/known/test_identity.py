@@ -52,7 +52,7 @@ KINDS: dict[str, Any] = {
         scores=("given.safetensors",),
         known="known.safetensors",
         train_limit=4,
-        test_limit=6,
+        limit=6,
         random_rankings=5,
     ),
     "accuracy": AccuracyExperiment(MINE, PAIRS, limit=4),
@@ -110,7 +110,7 @@ KINDS: dict[str, Any] = {
         steps=3,
         train_limit=8,
         validation_limit=6,
-        test_limit=8,
+        limit=8,
     ),
     "alignments": replace(SMALL_EXPERIMENTS["alignments"], alignments=("alignment",), model="mine"),
     "saes": replace(

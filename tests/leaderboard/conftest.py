@@ -17,7 +17,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         models=("truth-ioi",),
         methods=("eap", "random"),
         train_limit=6,
-        test_limit=8,
+        limit=8,
         random_rankings=5,
     )
     ma.run(experiment, folder / "own", progress=SILENT)

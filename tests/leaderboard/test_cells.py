@@ -37,7 +37,7 @@ from mechassay.utils.display import SILENT
 RULES = board_rules()["circuits"]
 
 
-LIMITS: dict[str, Any] = {"train_limit": 6, "test_limit": 8, "random_rankings": 5}
+LIMITS: dict[str, Any] = {"train_limit": 6, "limit": 8, "random_rankings": 5}
 
 
 def run(folder: Path, name: str, **changes: Any) -> list[BoardCell]:
@@ -59,7 +59,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> BoardCell:
         {"ablation": "mean"},
         {"dtype": "bfloat16"},
         {"profile": "mib-2025"},
-        {"test_limit": 6},
+        {"limit": 6},
         {"seed": 1},
     ],
 )
@@ -148,14 +148,14 @@ def test_a_record_without_values_is_said_to_have_none(one: BoardCell) -> None:
 @pytest.mark.slow
 def test_a_private_cell_says_nothing_of_single_examples(tmp_path: Path) -> None:
     [public] = run(tmp_path, "public")
-    [private] = run(tmp_path, "private", test_split="private", private_seed=7)
+    [private] = run(tmp_path, "private", split="private", private_seed=7)
     assert public.warnings and private.private and private.warnings == []
     assert private.conditions["examples"] == "8 private examples"
 
 
 @pytest.mark.slow
 def test_private_examples_are_named_by_their_epoch(tmp_path: Path) -> None:
-    run(tmp_path, "private", test_split="private", private_seed=7)
+    run(tmp_path, "private", split="private", private_seed=7)
     [file] = (tmp_path / "private" / "records").rglob("eap.json")
     record = read_record(file)
 

@@ -455,8 +455,8 @@ def private_record(tmp_path: Path) -> Record:
         ("truth-ioi",),
         methods=("random",),
         train_limit=4,
-        test_limit=4,
-        test_split="private",
+        limit=4,
+        split="private",
         private_seed=SEED,
     )
     (record,) = run(experiment, tmp_path / "run", progress=SILENT).records

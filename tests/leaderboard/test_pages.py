@@ -124,8 +124,8 @@ def test_private_examples_leave_nothing_on_a_page(tmp_path: Path) -> None:
         models=("truth-ioi",),
         methods=("eap",),
         train_limit=6,
-        test_split="private",
-        test_limit=8,
+        split="private",
+        limit=8,
         private_seed=7,
     )
     ma.run(experiment, tmp_path / "runs" / "own", progress=SILENT)

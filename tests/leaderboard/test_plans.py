@@ -161,7 +161,7 @@ def test_scores_of_a_file_are_kept_under_their_name(tmp_path: Path) -> None:
     values = torch.rand(graph.legal.shape, generator=torch.Generator().manual_seed(0))
     EdgeScores(graph, values).save(file)
     experiment = ma.CircuitsExperiment(
-        models=("truth-ioi",), methods=("eap",), scores=(str(file),), train_limit=6, test_limit=8
+        models=("truth-ioi",), methods=("eap",), scores=(str(file),), train_limit=6, limit=8
     )
     ma.run(experiment, tmp_path / "runs" / "own", progress=SILENT)
     board = written(tmp_path / "runs", tmp_path / "board")
@@ -185,7 +185,7 @@ def test_a_run_on_what_only_its_machine_has_needs_its_folder(tmp_path: Path) -> 
         tasks=("truth-ioi",),
         methods=("random",),
         train_limit=4,
-        test_limit=4,
+        limit=4,
     )
     ma.run(experiment, tmp_path / "runs" / "own", progress=SILENT)
     boards = BoardsFolder.of(tmp_path / "runs", tmp_path / "board")
@@ -209,12 +209,12 @@ def test_a_run_on_what_only_its_machine_has_needs_its_folder(tmp_path: Path) -> 
         (lambda told: told["plan"].update(objective="~/x"), "is a path"),
         (lambda told: told["plan"].update(objective={"x": 1}), "no plan of a run .objective"),
         (lambda told: told["plan"].update(metrics=[7]), "no plan of a run .metrics"),
-        (lambda told: told["plan"].update(test_limit="abc"), "no plan of a run .test_limit"),
+        (lambda told: told["plan"].update(limit="abc"), "no plan of a run .limit"),
         (lambda told: told["plan"].update(train_limit=None), "no plan of a run .train_limit"),
         (lambda told: told["plan"].update(other=nested(400)), "no field 'other'"),
         (lambda told: told["plan"].update(metrics=nested(400)), "no plan of a run .metrics"),
         (lambda told: told["plan"].update(private_seed=5), "never stored"),
-        (lambda told: told["plan"].update(test_split="private"), "private examples"),
+        (lambda told: told["plan"].update(split="private"), "private examples"),
         (
             lambda told: told.update(files={"s-0/a": "0" * 64, "s-0/a/b": "0" * 64}),
             "is a file, and the folder of another",

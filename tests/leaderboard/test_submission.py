@@ -94,9 +94,9 @@ def test_experiments_are_those_of_the_public_split_and_then_of_the_private(tmp_p
     ]
     other, public, last, private = (experiment for _, _, experiment in runs)
     assert isinstance(public, CircuitsExperiment) and (public.models, public.tasks) == ((IOI,), ())
-    assert public.test_split == "test" and public.private_seed is None and public.test_limit == 6
+    assert public.split == "test" and public.private_seed is None and public.limit == 6
     assert other.models == (TRAINED,) == last.models
-    assert private.test_split == "private" and private.private_seed == 7
+    assert private.split == "private" and private.private_seed == 7
     assert [experiment for _, _, experiment in experiments_of(submission, TRACK)] == [other, public]
 
 

@@ -58,9 +58,9 @@ def test_a_folder_of_directions_is_read(name: str, tmp_path: Path) -> None:
     # Sentences of gym tasks are public, so there is one experiment.
     [(_, _, experiment)] = experiments_of(bundle, TRACK)
     assert experiment == DirectionsExperiment(
-        (str(tmp_path / name),), NEOX, TASK, validation_limit=LIMIT, test_limit=LIMIT
+        (str(tmp_path / name),), NEOX, TASK, validation_limit=LIMIT, limit=LIMIT
     )
-    assert experiment.test_split == "test"
+    assert experiment.split == "test"
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
         controls=("labels",),
         train_limit=16,
         validation_limit=LIMIT,
-        test_limit=LIMIT,
+        limit=LIMIT,
     )
     run(experiment, folder / "found", progress=SILENT)
     mine = folder / "mine"

@@ -432,7 +432,7 @@ def test_the_name_of_a_folder_does_not_choose_what_is_evaluated(tmp_path: Path) 
         (folder / "submission.yaml").write_text("name: mine\n")
         every.append(experiments(folder, track))
     for first, second in every:
-        assert (first.models, first.tasks, first.test_limit) == ((TRAINED,), (), 3)
+        assert (first.models, first.tasks, first.limit) == ((TRAINED,), (), 3)
         assert isinstance(second, AdversarialExperiment) and second.task == TRAINED
     # Both at once are two of the same.
     (tmp_path / TRUTH / f"{TRUTH}_{TRAINED}").rename(tmp_path / TRAINED / f"{TRUTH}_{TRAINED}")

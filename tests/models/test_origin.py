@@ -151,7 +151,7 @@ def test_folders_of_circuits_are_transferred_with_metrics(
         known="known.safetensors",
         metrics=("completeness:size=20", "minimality:size=20"),
         train_limit=8,
-        test_limit=8,
+        limit=8,
         random_rankings=5,
     )
     with pytest.raises(BadUsage, match=r"scores series: found in seed0 \(weights \w{8}\)"):

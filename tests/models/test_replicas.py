@@ -183,7 +183,7 @@ def test_a_cell_with_more_workers_than_batches_is_that_of_one_process(tmp_path: 
         models=("truth-induction",),
         methods=("eap",),
         train_limit=16,
-        test_limit=12,
+        limit=12,
         random_rankings=5,
     )
     here = run(experiment, tmp_path / "here", progress=SILENT).records[0]

@@ -55,7 +55,7 @@ def experiment(**changes: Any) -> CircuitsExperiment:
         "methods": ("eap", "random"),
         "random_rankings": 5,
     }
-    return CircuitsExperiment(**{**settings, **changes}, train_limit=6, test_limit=8)
+    return CircuitsExperiment(**{**settings, **changes}, train_limit=6, limit=8)
 
 
 def numbers(folder: Path) -> dict[str, Any]:
@@ -376,7 +376,7 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 models = ("truth-ioi", "truth-induction", "truth-previous-token")
-limits = {"train_limit": 6, "test_limit": 8, "random_rankings": 5}
+limits = {"train_limit": 6, "limit": 8, "random_rankings": 5}
 experiment = CircuitsExperiment(models=models, methods=("eap", "random"), **limits)
 if how != "whole":
     import threading

@@ -40,8 +40,8 @@ CHANGED: dict[str, Any] = {
         keep="both",
         ablation="optimal",
         train_limit=3,
-        test_split="validation",
-        test_limit=9,
+        split="validation",
+        limit=9,
         profile="mib-2025",
         metrics=("completeness:size=0.01", "minimality"),
         dtype="bfloat16",
@@ -50,9 +50,7 @@ CHANGED: dict[str, Any] = {
         max_minutes=0.5,
         even_at_chance=False,
     ),
-    "evaluation": CircuitsExperiment(
-        ("gpt2",), ("ioi",), scores=("s/eap.safetensors",), test_limit=4
-    ),
+    "evaluation": CircuitsExperiment(("gpt2",), ("ioi",), scores=("s/eap.safetensors",), limit=4),
     "localize": replace(CIRCUITS, stage="localize", pairing="random"),
     "accuracy": AccuracyExperiment(
         ("truth-ioi", "gpt2"), ("arc-easy",), limit=200, scoring="mib-2025"
@@ -121,7 +119,7 @@ def test_defaults_are_left_out() -> None:
 
 
 def test_a_private_seed_is_never_written(typed: Any) -> None:
-    secret = replace(CIRCUITS, test_split="private", private_seed=987_654_321)
+    secret = replace(CIRCUITS, split="private", private_seed=987_654_321)
     line = command_line(secret)
     assert "987" not in line and "private-seed" not in line
     assert typed(line)[0] == replace(secret, private_seed=None)
@@ -180,7 +178,7 @@ def test_a_folder_without_a_name_is_that_of_the_plan() -> None:
     folder = default_folder(experiment)
     assert folder.parent.name == "runs" and folder == default_folder(replace(experiment))
     assert folder.name.startswith("circuits-truth-ioi+1-")
-    changes = ({"methods": ("eap",)}, {"test_limit": 7}, {"seed": 1}, {"models": ("truth-ioi",)})
+    changes = ({"methods": ("eap",)}, {"limit": 7}, {"seed": 1}, {"models": ("truth-ioi",)})
     others = {default_folder(replace(experiment, **change)) for change in changes}
     assert len(others) == 4 and folder not in others
     # What may change from run to run, and what is secret, is not in the name.

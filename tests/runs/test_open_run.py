@@ -20,7 +20,7 @@ def of_a_run(tmp_path_factory: pytest.TempPathFactory) -> Report:
         ("truth-ioi-trained",),
         methods=("eap-ig-inputs", "nap", "random"),
         train_limit=20,
-        test_limit=40,
+        limit=40,
         random_rankings=20,
     )
     return ma.run(experiment, tmp_path_factory.mktemp("run") / "out", progress=SILENT)

@@ -65,7 +65,7 @@ CIRCUITS = CircuitsExperiment(
     ("one.jsonl",),
     methods=("random", "eap"),
     train_limit=4,
-    test_limit=4,
+    limit=4,
     train_split="test",
     random_rankings=5,
     even_at_chance=True,
@@ -215,7 +215,7 @@ def test_a_model_that_was_edited_in_memory_says_nothing_of_its_files() -> None:
 
 def test_another_private_seed_is_other_content() -> None:
     task = replace(CIRCUITS, models=("truth-ioi",), tasks=(), methods=("random",))
-    private = replace(task, train_split="train", test_split="private", private_seed=1)
+    private = replace(task, train_split="train", split="private", private_seed=1)
     first = run(private)
     (record,) = first.records
     assert "secret private seed" in first.folder.joinpath("identities.json").read_text()

@@ -70,7 +70,7 @@ def test_a_named_folder_with_other_content_is_refused(
     """Before anything is measured, with what changed and a command; also if lists grow."""
     model, file = model_folder(tmp_path / "one", 1), pairs_file(tmp_path / "own.jsonl")
     other = str(model_folder(tmp_path / "two", 2))
-    limits = {"train_limit": 4, "test_limit": 4, "methods": ("random",), "even_at_chance": True}
+    limits = {"train_limit": 4, "limit": 4, "methods": ("random",), "even_at_chance": True}
     about: dict[str, Any] = limits if kind == "circuits" else {"limit": 4}
     about |= {"train_split": "test"} if kind == "circuits" else {}
     experiment = EXPERIMENTS.load(kind)((str(model),), (str(file),), **about)
@@ -217,7 +217,7 @@ def test_a_folder_that_is_done_loads_no_model_and_imports_no_page(tmp_path: Path
         "from mechassay.discovery.experiment import CircuitsExperiment\n"
         "from mechassay.runs.folder import RunFolder\n"
         "experiment = CircuitsExperiment(('truth-ioi',), methods=('random',), train_limit=4,"
-        " test_limit=6, random_rankings=5)\n"
+        " limit=6, random_rankings=5)\n"
     )
     run = f"ma.run(experiment, {str(tmp_path)!r})\n"
     look = (

@@ -44,7 +44,7 @@ def two(folder: Path) -> Two:
 def of_two(folder: Path, two: Two) -> Report:
     model, names, fruits = two
     methods = ("eap-ig-inputs:steps=3", "random")
-    experiment = HowManyExperiment((model,), (names, fruits), methods, size=9, test_limit=24)
+    experiment = HowManyExperiment((model,), (names, fruits), methods, size=9, limit=24)
     return run(experiment, folder / "two", progress=SILENT)
 
 
@@ -88,9 +88,7 @@ def tagged(two: Two, folder: Path, name: str, tags: list[str]) -> str:
 
 def test_one_behaviour_under_two_names_needs_one(two: Two, folder: Path) -> None:
     task = tagged(two, folder, "named", ["a", "b"])
-    experiment = HowManyExperiment(
-        (two[0],), (task,), over="kind", size=9, train_limit=8, test_limit=20
-    )
+    experiment = HowManyExperiment((two[0],), (task,), over="kind", size=9, train_limit=8, limit=20)
     results = run(experiment, folder / "one", progress=SILENT)
     cross = cross_of(results)
     assert cross.n_circuits == (1, 1) and cross.kinds == ("a", "b")
@@ -100,7 +98,7 @@ def test_one_behaviour_under_two_names_needs_one(two: Two, folder: Path) -> None
 def test_kinds_with_too_few_pairs_are_left_out_and_counted(two: Two, folder: Path) -> None:
     task = tagged(two, folder, "few", ["a", "b", "a", "b", "a", "b", "c"])
     experiment = HowManyExperiment(
-        (two[0],), (task,), ("random",), "kind", 9, train_limit=4, test_limit=6
+        (two[0],), (task,), ("random",), "kind", 9, train_limit=4, limit=6
     )
     results = run(experiment, folder / "few", progress=SILENT)
     assert cross_of(results).kinds == ("a", "b")
@@ -122,7 +120,7 @@ def test_what_is_wrong_is_one_line(
     two: Two, folder: Path, tmp_path: Path, fields: dict[str, object], message: str
 ) -> None:
     task = tagged(two, folder, "wrong", ["a", "b"])
-    asked = {"train_limit": 4, "test_limit": 6, **fields}
+    asked = {"train_limit": 4, "limit": 6, **fields}
     experiment = HowManyExperiment((two[0],), (task,), ("random",), **asked)  # pyright: ignore
     with pytest.raises(BadUsage, match=message) as refused:
         run(experiment, tmp_path / "out", progress=SILENT)
@@ -132,7 +130,7 @@ def test_what_is_wrong_is_one_line(
 def test_one_template_is_no_comparison(two: Two, folder: Path, tmp_path: Path) -> None:
     task = tagged(two, folder, "single", ["a"])
     experiment = HowManyExperiment(
-        (two[0],), (task,), ("random",), "kind", 9, train_limit=4, test_limit=6
+        (two[0],), (task,), ("random",), "kind", 9, train_limit=4, limit=6
     )
     message = "has in its split train 1 kind, the most common of 64 pairs"
     with pytest.raises(BadUsage, match=message):
@@ -168,7 +166,7 @@ def test_an_unknown_method_is_refused(tmp_path: Path) -> None:
 def test_a_run_takes_up_the_scores_that_are_there(two: Two, folder: Path) -> None:
     model, names, fruits = two
     experiment = HowManyExperiment(
-        (model,), (names, fruits), ("eap",), size=9, train_limit=4, test_limit=6
+        (model,), (names, fruits), ("eap",), size=9, train_limit=4, limit=6
     )
     out = folder / "again"
     first = run(experiment, out, progress=SILENT)
@@ -192,7 +190,7 @@ def test_groups_are_on_one_side(two: Two, folder: Path) -> None:
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in grouped))
     experiment = HowManyExperiment(
-        (two[0],), (str(file),), ("random",), "kind", 9, train_limit=5, test_limit=10
+        (two[0],), (str(file),), ("random",), "kind", 9, train_limit=5, limit=10
     )
     cross = cross_of(run(experiment, folder / "grouped", progress=SILENT))
     # Two pairs of a kind are in a group: the sixth goes with the fifth, and to no side.
@@ -206,7 +204,7 @@ SMALL = HowManyExperiment(
     ("random", "eap"),
     size=9,
     train_limit=4,
-    test_limit=6,
+    limit=6,
 )
 
 
@@ -216,7 +214,7 @@ def test_the_experiment_keeps_its_promises(tmp_path: Path) -> None:
 
 def test_numbers_of_pairs_have_a_maximum() -> None:
     about = options_of(HowManyExperiment)
-    assert about["train_limit"].most is not None and about["test_limit"].most is not None
+    assert about["train_limit"].most is not None and about["limit"].most is not None
 
 
 def test_the_study_writes_the_tables_of_its_run(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def experiment(out: Path, **changes: Any) -> Record:
         "random_rankings": 5,
         **changes,
     }
-    (record,) = run(CircuitsExperiment(**settings, train_limit=6, test_limit=8), out).records
+    (record,) = run(CircuitsExperiment(**settings, train_limit=6, limit=8), out).records
     return record
 
 

@@ -41,7 +41,7 @@ from mechassay.utils.display import (
 from mechassay.utils.files import read_tensors, write_tensors
 
 NAME = "truth-ioi"
-LIMITS: dict[str, Any] = {"train_limit": 6, "test_limit": 6, "random_rankings": 5}
+LIMITS: dict[str, Any] = {"train_limit": 6, "limit": 6, "random_rankings": 5}
 LONGEST_LINE = 420
 
 

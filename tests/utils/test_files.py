@@ -135,7 +135,7 @@ def test_a_run_ends_with_the_line_and_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = CircuitsExperiment(
-        ("truth-previous-token",), methods=("eap", "random"), train_limit=4, test_limit=4
+        ("truth-previous-token",), methods=("eap", "random"), train_limit=4, limit=4
     )
     with monkeypatch.context() as inside:
         # Scores are smaller than records.

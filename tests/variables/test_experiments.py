@@ -81,7 +81,7 @@ def test_given_features_are_measured_as_those_that_a_search_has_found(tmp_path: 
         controls=(),
         train_limit=JOB.train_limit,
         validation_limit=JOB.validation_limit,
-        test_limit=JOB.test_limit,
+        limit=JOB.limit,
     )
     results = run(search, tmp_path / "search", progress=SILENT)
     (name, found), *_ = results.by_name.items()
@@ -96,7 +96,7 @@ def test_given_features_are_measured_as_those_that_a_search_has_found(tmp_path: 
 
 
 def test_the_site_is_chosen_on_validation_and_its_features_hold_the_answer(tmp_path: Path) -> None:
-    record = one(tmp_path / "run", test_limit=20)
+    record = one(tmp_path / "run", limit=20)
     assert record.method.args["site"] == "resid.2@last" and verdict_of(record) == "isolated"
     table = record.table("sites")
     assert [row["site"] for row in table.rows()] == ["resid.1@last", "resid.2@last"]
@@ -114,7 +114,7 @@ def test_no_feature_is_no_intervention_and_all_of_them_are_the_whole_vector(
 ) -> None:
     nothing = saved(tmp_path / "nothing", {"resid.2@last": Directions(torch.zeros(48, 0))})
     whole = saved(tmp_path / "whole", {"resid.2@last": Identity(48)})
-    experiment = replace(JOB, alignments=(nothing, whole), test_limit=20)
+    experiment = replace(JOB, alignments=(nothing, whole), limit=20)
     empty, full = run(experiment, tmp_path / "run", progress=SILENT).records
     assert values(empty, "features") == values(empty, "no intervention")
     assert verdict_of(empty) == "not found" and empty.value("gain") == 0
@@ -148,7 +148,7 @@ def test_a_basis_that_is_turned_within_its_space_gives_the_same_numbers(tmp_path
 def test_a_right_and_a_wrong_hypothesis_are_told_by_the_truth(tmp_path: Path) -> None:
     claim = {"variable": "name_place", "causal_model": "truth-ioi by place"}
     wrong = saved(tmp_path / "wrong", {"resid.2@last": Identity(48)}, **claim)
-    record = one(tmp_path / "run", alignments=(wrong,), test_limit=20)
+    record = one(tmp_path / "run", alignments=(wrong,), limit=20)
     assert record.specs["variable"].args["hypothesis"] == "wrong"
     assert verdict_of(record) == "not found"
 
@@ -166,7 +166,7 @@ def test_a_cell_of_the_board_is_a_row_with_the_hash_of_its_features(tmp_path: Pa
 
 
 def test_private_prompts_are_measured_and_not_written(tmp_path: Path) -> None:
-    record = one(tmp_path / "run", test_split="private", private_seed=77_001_122)
+    record = one(tmp_path / "run", split="private", private_seed=77_001_122)
     assert record.data["test"].split == "private" and record.data["test"].seed is None
     texts = [
         x.prompt.text
@@ -191,7 +191,7 @@ def test_the_command_is_typed_with_the_folders(tmp_path: Path) -> None:
         ({"alignments": ("nowhere",)}, "nowhere: there is no such folder"),
         ({"tasks": ("mcqa",)}, "None of the alignments is about truth-ioi-trained and mcqa"),
         ({"tasks": ("mqca",)}, "Did you mean 'mcqa'"),
-        ({"test_split": "train"}, "split to report on"),
+        ({"split": "train"}, "split to report on"),
         ({"layers": "first"}, "such as 0,3,6"),
         ({"dtype": "float8"}, "float8"),
         ({"alignments": JOB.alignments * 2}, "are both 'das' for answer of truth-ioi"),
@@ -317,7 +317,7 @@ def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_f
         for name, given in (("plain", None), ("invented", invented))
     ]
     experiment = AlignmentsExperiment(
-        tuple(paths), "mine", ("ioi",), layers="1", train_limit=8, validation_limit=6, test_limit=6
+        tuple(paths), "mine", ("ioi",), layers="1", train_limit=8, validation_limit=6, limit=6
     )
     about: dict[str, Any] = {"models": {"mine": planted_ioi()}, "tasks": {"ioi": PlantedIOI()}}
     results = run(experiment, tmp_path / "run", progress=SILENT, **about)
@@ -464,7 +464,7 @@ def test_a_folder_grows_by_a_featurizer(tmp_path: Path) -> None:
 
 
 def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:
-    experiment = replace(ONE, test_split="private", private_seed=11)
+    experiment = replace(ONE, split="private", private_seed=11)
     results = run(experiment, tmp_path / "run", progress=SILENT)
     assert not results.failures
     task = ma.load_task("truth-ioi")
@@ -500,7 +500,7 @@ def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:
         ({"ks": (4, 0)}, BadUsage, "k is 1 or more; got 0"),
         ({"featurizers": ("dbm+sae",)}, BadUsage, "dbm\\+sae needs --saes"),
         ({"models": ("gpt2",)}, BadUsage, "gpt2 needs a task"),
-        ({"test_split": "train"}, UnknownName, "split to report on"),
+        ({"split": "train"}, UnknownName, "split to report on"),
         ({"models": ("truth-ioi-traind",)}, UnknownName, "Did you mean 'truth-ioi-trained'"),
     ],
 )
@@ -567,9 +567,7 @@ def test_a_position_by_a_rule_is_the_part_that_it_names(tmp_path: Path) -> None:
     assert ruled.value("iia") == known.value("iia")
     assert ruled.table("sites").rows()[0]["site"] == "resid.0@giver"
     typed = saved(tmp_path / "given", {"resid.0@giver": Identity(48)})
-    given = AlignmentsExperiment(
-        (typed,), MODEL, position_rules=(rule,), test_limit=40, train_limit=40
-    )
+    given = AlignmentsExperiment((typed,), MODEL, position_rules=(rule,), limit=40, train_limit=40)
     (record,) = run(given, tmp_path / "again", progress=SILENT).records
     typed = saved(tmp_path / "plain", {"resid.0@subject_2": Identity(48)})
     (plain,) = run(
@@ -730,7 +728,7 @@ def test_variables_of_a_logit_difference_are_looked_for_in_heads(tmp_path: Path)
         ks=(2, 8),
         train_limit=8,
         validation_limit=6,
-        test_limit=6,
+        limit=6,
     )
     about: dict[str, Any] = {"models": {"mine": planted_ioi()}, "tasks": {"ioi": PlantedIOI()}}
     results = run(experiment, tmp_path / "run", progress=SILENT, **about)

@@ -27,7 +27,7 @@ JOB = replace(
     models=("truth-ioi-trained",),
     layers="1,2",
     train_limit=20,
-    test_limit=30,
+    limit=30,
     steps=20,
 )
 

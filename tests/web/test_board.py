@@ -34,7 +34,7 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> BoardsFolder:
         models=("truth-ioi", "truth-induction"),
         methods=("eap", "random"),
         train_limit=6,
-        test_limit=8,
+        limit=8,
     )
     ma.run(experiment, folder / "runs" / "own", progress=SILENT)
     made = BoardsFolder.of(folder / "runs", folder / "board")

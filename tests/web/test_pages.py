@@ -73,7 +73,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("truth-ioi",),
         methods=("eap", "exact", "eap-ig-inputs:steps=3,points=midpoint", "random"),
         train_limit=4,
-        test_limit=8,
+        limit=8,
     )
     run(circuits, folder / "circuits", progress=SILENT)
     several = replace(SMALL_EXPERIMENTS["circuits"], methods=("eap", "random"))

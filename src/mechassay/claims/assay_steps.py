@@ -204,7 +204,7 @@ class ClaimSteps:
             scores=() if self.by_method else (claim.scores,),
             ablation=claim.ablation,
             train_limit=settings.train_limit,
-            test_limit=settings.limit,
+            limit=settings.limit,
             metrics=(self._at("completeness"),),
             curve=False,
             transfer=settings.transfer,
@@ -248,7 +248,7 @@ class ClaimSteps:
         other, seed = other_ablation(self.claim), self.settings.seed
         predictions = [
             self._circuits(other, "I1 I5", ablation=other),
-            self._circuits("validation", "I4 M1", test_split="validation"),
+            self._circuits("validation", "I4 M1", split="validation"),
         ]
         if load_task(self.claim.task).seeded:
             predictions.append(self._circuits("another-seed", "I4 M1", seed=seed + 1))

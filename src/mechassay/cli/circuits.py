@@ -96,7 +96,7 @@ app = typer.Typer(
 app.command("draw")(draw)
 
 TO_MEASURE = (
-    *("test_split", "test_limit", "profile", "metrics", "curve"),
+    *("split", "limit", "profile", "metrics", "curve"),
     *("max_minutes", "even_at_chance"),
 )
 TO_FIND = ("train_split", "pairing", "max_minutes", "even_at_chance")

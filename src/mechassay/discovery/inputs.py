@@ -218,7 +218,7 @@ class CircuitInputs:
     @cached_property
     def test(self) -> Batch:
         """The pairs to measure circuits on, with their counterfactuals."""
-        return self.pairs("test", self.experiment.test_split, self.experiment.test_limit)
+        return self.pairs("test", self.experiment.split, self.experiment.limit)
 
     @cached_property
     def validation(self) -> tuple[str, Batch]:
@@ -226,9 +226,9 @@ class CircuitInputs:
         more than `MOST_VALIDATION`. Those of training, if the task has no others.
         """
         experiment = self.experiment
-        if experiment.test_split == "validation" or not self.task.sizes.get("validation"):
+        if experiment.split == "validation" or not self.task.sizes.get("validation"):
             return experiment.train_split, self.train
-        n = min(experiment.test_limit, MOST_VALIDATION)
+        n = min(experiment.limit, MOST_VALIDATION)
         return "validation", self.pairs("validation", "validation", n)
 
     @cached_property
@@ -781,8 +781,8 @@ class CircuitInputs:
         )
         about = {
             "counterfactual": counterfactual,
-            "split": experiment.test_split,
-            "limit": experiment.test_limit,
+            "split": experiment.split,
+            "limit": experiment.limit,
             "train_split": found_on,
             "train_limit": experiment.train_limit,
             "keep": experiment.keep,

@@ -48,9 +48,9 @@ class CircuitsOptions:
     pairing: Annotated[str, options.PAIRING] = "matched"
     train_split: Annotated[str, option("Split used to find circuits.")] = "train"
     train_limit: Annotated[int, options.limit("Number of pairs used to find circuits.")] = 100
-    test_split: Annotated[str, option("Split used to evaluate circuits.", "--split")] = "test"
-    test_limit: Annotated[
-        int, options.limit("Number of pairs used to evaluate circuits.", "--limit", first=True)
+    split: Annotated[str, option("Split used to evaluate circuits.")] = "test"
+    limit: Annotated[
+        int, options.limit("Number of pairs used to evaluate circuits.", first=True)
     ] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
     construction: Annotated[

@@ -192,7 +192,7 @@ class GymExperiment(_OnTasks, GymOptions, Experiment):
         limits = {
             "train": self.train_limit,
             "validation": self.validation_limit,
-            "test": self.test_limit,
+            "test": self.limit,
         }
         pairs = {
             split: at_most(task, model, split, size, self.seed) for split, size in limits.items()
@@ -360,7 +360,7 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
     """A cell is one method whose directions are given; see `DirectionsOptions` for the fields."""
 
     for_boards: ClassVar[bool] = True
-    test_split: ClassVar[str] = "test"
+    split: ClassVar[str] = "test"
     command: ClassVar[tuple[str, ...]] = ("gym", "evaluate")
 
     def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -427,7 +427,7 @@ class DirectionsExperiment(DirectionsOptions, Experiment):
                 f"directions {given.method}", fit.provenance, model, transfer=self.transfer
             ).items()
         }
-        limits = dict(zip(SPLITS, (self.validation_limit, self.test_limit), strict=True))
+        limits = dict(zip(SPLITS, (self.validation_limit, self.limit), strict=True))
         pairs = {
             split: at_most(self._task, model, split, size, self.seed)
             for split, size in limits.items()

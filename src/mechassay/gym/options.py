@@ -92,9 +92,7 @@ class GymOptions:
     ] = ""
     train_limit: Annotated[int, options.limit("Interchanges to train on.", least=4)] = 400
     validation_limit: Annotated[int, options.limit("Interchanges to choose on.", least=2)] = 100
-    test_limit: Annotated[
-        int, options.limit("Interchanges to report on.", "--limit", least=2, first=True)
-    ] = 100
+    limit: Annotated[int, options.limit("Interchanges to report on.", least=2, first=True)] = 100
     dtype: Annotated[str, DTYPES] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
@@ -152,9 +150,7 @@ class DirectionsOptions:
         option("Word for each type, with its space; dog and give by default.", "--control-label"),
     ] = ()
     validation_limit: Annotated[int, options.limit("Interchanges to choose on.", least=2)] = 100
-    test_limit: Annotated[
-        int, options.limit("Interchanges to report on.", "--limit", least=2, first=True)
-    ] = 100
+    limit: Annotated[int, options.limit("Interchanges to report on.", least=2, first=True)] = 100
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     transfer: Annotated[bool, options.TRANSFER] = False

@@ -314,12 +314,12 @@ def experiment_of_part(
     model, path, n = track.loaded_from(part.model), str(folder / part.path), track.examples_of
     if part.form == "directions":
         # Regions are chosen on as many items as the directions are tested on.
-        limits = {"validation_limit": n(part.task), "test_limit": n(part.task)}
+        limits = {"validation_limit": n(part.task), "limit": n(part.task)}
         precision: dict[str, Any] = {"dtype": track.dtype, "seed": track.seed}
         return DirectionsExperiment((path,), model, part.task, **limits, **precision)
     about: dict[str, Any] = {
-        "test_split": TEST if seed is None else PRIVATE,
-        "test_limit": n(part.task),
+        "split": TEST if seed is None else PRIVATE,
+        "limit": n(part.task),
         "dtype": track.dtype,
         "seed": track.seed,
         "private_seed": None if seed is None else seed.seed,

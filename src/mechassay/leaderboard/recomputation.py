@@ -494,7 +494,7 @@ def _run_of(file: Path) -> Path:
 
 
 MODELS = ("model", "models")
-SPLITS = ("split", "train_split", "test_split")
+SPLITS = ("split", "train_split")
 MOST_FILES = 2000
 _PART = re.compile(r"[\w,:;+=@()\[\]-][\w .,:;+=@()\[\]-]{0,199}")
 _HUB_ID = re.compile(r"(untrained:)?[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w.-]+)?")

@@ -143,7 +143,7 @@ class CircuitsRunner:
                     tasks=(wish.task(task),),
                     methods=(wish.value.method,),
                     train_limit=wish.at_most(about["train"]),
-                    test_limit=wish.at_most(n),
+                    limit=wish.at_most(n),
                     dtype=wish.shape["dtype"],
                     seed=wish.seed,
                     **self.SETTINGS,
@@ -260,7 +260,7 @@ class VariablesRunner:
         about = wish.value.of
         limits: dict[str, Any] = {}
         if wish.limit is not None:
-            limits = dict.fromkeys(("train_limit", "validation_limit", "test_limit"), wish.limit)
+            limits = dict.fromkeys(("train_limit", "validation_limit", "limit"), wish.limit)
         experiment = VariablesExperiment(
             models=(wish.source,),
             tasks=(wish.task(about["task"]),),
@@ -285,7 +285,7 @@ class VariablesRunner:
             tasks=(task,),
             train_limit=search.train_limit,
             validation_limit=search.validation_limit,
-            test_limit=search.test_limit,
+            limit=search.limit,
             dtype=search.dtype,
             seed=search.seed,
         )
@@ -330,7 +330,7 @@ class GymRunner:
             compat="causalgym-2024",
             train_limit=max(4, wish.at_most(400)),
             validation_limit=wish.at_most(100),
-            test_limit=wish.at_most(about["n"]),
+            limit=wish.at_most(about["n"]),
             dtype=wish.shape["dtype"],
             seed=wish.seed,
         )
@@ -383,7 +383,7 @@ class SweepRunner:
             train_limit=max(4, wish.at_most(400)),
             validation_limit=wish.at_most(100),
             # What is not compared: at least as few as can be.
-            test_limit=2,
+            limit=2,
             dtype=wish.shape["dtype"],
             seed=wish.seed,
         )

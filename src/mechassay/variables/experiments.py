@@ -74,7 +74,7 @@ class VariablesExperiment(VariablesOptions, Experiment):
 
     def check(self, worker: Worker) -> None:
         super().check(worker)
-        one_of("split to report on", self.test_split, ("test", PRIVATE))
+        one_of("split to report on", self.split, ("test", PRIVATE))
         if not self.featurizers:
             raise BadUsage("Name a featurizer: there is nothing to do.")
         layers_of(self.layers, MANY)
@@ -181,7 +181,7 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
 
     def check(self, worker: Worker) -> None:
         super().check(worker)
-        one_of("split to report on", self.test_split, ("test", PRIVATE))
+        one_of("split to report on", self.split, ("test", PRIVATE))
         layers_of(self.layers, MANY)
         for rule in self.position_rules:
             PartRule.of(rule)
@@ -245,8 +245,8 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
             controls=(),
             train_limit=self.train_limit,
             validation_limit=self.validation_limit,
-            test_limit=self.test_limit,
-            test_split=self.test_split,
+            limit=self.limit,
+            split=self.split,
             dtype=self.dtype,
             prepend_bos=self.prepend_bos,
             seed=self.seed,
@@ -283,7 +283,7 @@ class AlignmentsExperiment(AlignmentsOptions, Experiment):
                 "task": Spec(
                     name=inputs.task.name,
                     version=inputs.task.version,
-                    args={"split": self.test_split, **settings_of(inputs.task)},
+                    args={"split": self.split, **settings_of(inputs.task)},
                 ),
                 "variable": Spec(name=given.variable, args=names),
             },

@@ -136,8 +136,8 @@ class VariableInputs:
 
     def _examples(self) -> dict[str, Examples]:
         experiment = self.experiment
-        sizes = (experiment.train_limit, experiment.validation_limit, experiment.test_limit)
-        splits = (*PUBLIC_SPLITS[:2], experiment.test_split)
+        sizes = (experiment.train_limit, experiment.validation_limit, experiment.limit)
+        splits = (*PUBLIC_SPLITS[:2], experiment.split)
         return {
             name: answered_examples(
                 self.model,
@@ -274,7 +274,7 @@ class VariableInputs:
                 "task": Spec(
                     name=self.task.name,
                     version=self.task.version,
-                    args={"split": experiment.test_split, **settings_of(self.task)},
+                    args={"split": experiment.split, **settings_of(self.task)},
                 ),
                 "variable": Spec(name=variable, args=about),
                 "method": method,
@@ -389,11 +389,11 @@ class VariableInputs:
                 hash=pairs.batches[name].content_hash,
                 task=self.task.name,
                 version=self.task.version,
-                split=self.experiment.test_split if name == "test" else name,
+                split=self.experiment.split if name == "test" else name,
                 kept=len(labels),
                 dropped=dict(labels.dropped),
                 seed=None
-                if self.experiment.test_split == PRIVATE and name == "test"
+                if self.experiment.split == PRIVATE and name == "test"
                 else self.experiment.seed,
                 counts={"label changes": int(labels.changed.sum())},
             )

@@ -92,10 +92,8 @@ class VariablesOptions:
     lr: Annotated[float | None, option("Learning rate; that of the profile if not given.")] = None
     train_limit: Annotated[int, options.limit("Answered examples to train on.")] = 160
     validation_limit: Annotated[int, options.limit("Answered examples to choose on.")] = 60
-    test_limit: Annotated[
-        int, options.limit("Answered examples to report on.", "--limit", first=True)
-    ] = 100
-    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
+    limit: Annotated[int, options.limit("Answered examples to report on.", first=True)] = 100
+    split: Annotated[str, option("Split to report on.")] = "test"
     saes: Annotated[
         str,
         option(
@@ -146,10 +144,8 @@ class AlignmentsOptions:
     ] = "all"
     train_limit: Annotated[int, options.limit("Answered examples to fit coefficients on.")] = 160
     validation_limit: Annotated[int, options.limit("Answered examples to choose a site on.")] = 60
-    test_limit: Annotated[
-        int, options.limit("Answered examples to report on.", "--limit", first=True)
-    ] = 100
-    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
+    limit: Annotated[int, options.limit("Answered examples to report on.", first=True)] = 100
+    split: Annotated[str, option("Split to report on.")] = "test"
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     transfer: Annotated[bool, options.TRANSFER] = False

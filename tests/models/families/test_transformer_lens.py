@@ -179,7 +179,7 @@ def test_interpbench_is_read_by_its_layout(tmp_path: Path) -> None:
         ("ioi",),
         ("eap", "clean-corrupted"),
         train_limit=4,
-        test_limit=6,
+        limit=6,
         random_rankings=5,
     )
     records = ma.run(experiment, tmp_path / "run", progress=SILENT).records
