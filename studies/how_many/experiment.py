@@ -177,7 +177,7 @@ class HowManyExperiment(Experiment):
         def kept(name: str, make: Callable[[], Scores]) -> Scores:
             file = f"scores/{cell.name}/{name}.safetensors"
             return worker.kept(
-                file, make, partial(load_scores, graph=model.graph), lambda own, to: own.save(to)
+                file, make, partial(load_scores, of=model), lambda own, to: own.save(to)
             )
 
         cross = cross_agreement(

@@ -256,7 +256,7 @@ def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"design": "cube"}, UnknownName, "Unknown design 'cube'"),
+        ({"design": "cube"}, UnknownName, "Unknown design of adversarial run 'cube'"),
         ({"ablation": "noise"}, UnknownName, "Unknown ablation 'noise'"),
         ({"ablation": "resample"}, BadUsage, "--design independent"),
         ({"circuits": ()}, BadUsage, "one or more circuits; got none"),

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.tiny_models import with_words
-from mechassay.adversarial import search as module
+from mechassay.adversarial import hill_climbing as module
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.hill_climbing import (
     SearchResult,

@@ -43,7 +43,7 @@ def test_documents_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text(" \n")
     with pytest.raises(BadFile, match="has no text"):
         read_document(tmp_path / "b.txt")
-    with pytest.raises(BadUsage, match="Unknown extractor 'papr'"):
+    with pytest.raises(BadUsage, match="Unknown extractor of read_document 'papr'"):
         read_document(tmp_path / "b.txt", extractor="papr")  # type: ignore[arg-type]
 
 

@@ -53,7 +53,7 @@ def test_a_run_keeps_its_saes_and_trains_none_twice(
     ("changed", "kind", "match"),
     [
         ({"sites": ("residual",)}, BadUsage, "A site is spelled like"),
-        ({"controls": ("none",)}, UnknownName, "Unknown control 'none'"),
+        ({"controls": ("none",)}, UnknownName, "Unknown controls of saes train 'none'"),
         ({"seeds": ()}, BadUsage, "Draws are seeds"),
         ({"corpus": "sotus"}, UnknownName, "Did you mean 'sotu'"),
         ({"corpus": "/nowhere/at/all.txt"}, BadFile, "no corpus"),

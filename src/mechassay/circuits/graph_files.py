@@ -43,6 +43,7 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.scores import KEPT, EdgeScores, NeuronScores, NodeScores, Scores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, first_line
 from mechassay.models.graph import Graph
+from mechassay.models.model import Model
 from mechassay.models.weight_files import checked_tensor, load_archive
 from mechassay.results.records import Record
 from mechassay.utils.arguments import checked
@@ -595,12 +596,17 @@ def _describe(graph: Graph) -> str:
 
 
 @checked
-def load_scores(path: str | Path, graph: Graph | None = None) -> Scores:
-    """Scores of whatever kind a file holds, ours (.safetensors) or EAP-IG's and MIB's (.json, .pt).
+def load_scores(path: str | Path, of: Model | Graph | None = None) -> Scores:
+    """Load the scores of a file, ours (.safetensors) or EAP-IG's and MIB's (.json, .pt).
+
+    Args:
+        of: the model, or its graph, that the scores have to fit.
 
     Raises:
-        BadFile: truncated, foreign, or no scores. GraphMismatch: of another graph than `graph`.
+        BadFile: the file is truncated, foreign, or has no scores.
+        GraphMismatch: the scores belong to another graph.
     """
+    graph = of.graph if isinstance(of, Model) else of
     if Path(path).suffix in ENDINGS:
         scores = scores_of(read_graph_file(Path(path), graph))
         if scores is None:

@@ -62,16 +62,26 @@ def patch(
     seed: int = 0,
     progress: Progress = BAR,
 ) -> PatchMap:
-    """Patch one site after another between the prompts of pairs.
+    """Patch one site after another between the prompts of pairs (activation patching).
+
+        patched = ma.patch(model, ma.load_task("ioi").pairs("test", model, limit=20))
+        patched.plot()
 
     Args:
-        pairs: prompts of equal lengths within a pair.
+        model: a loaded model, see `load_model`.
+        pairs: pairs or a `Batch`; the two prompts of a pair have equally many tokens.
         part: "resid" (the stream after each block) and "mlp" at every token; "heads", each head's
             mixes at all tokens.
         direction: "denoising" puts clean values into counterfactual runs, "noising" the other way.
-        objective: a name, an objective, or a function of logits and batch.
-        layers: blocks; all by default, for "resid" without the embedding (-1).
-        seed: of the bootstrap.
+        objective: what is measured: a name, see `list_objectives`, an objective, or a function of
+            the logits [batch, vocabulary] and the batch.
+        layers: numbers of blocks; all by default, for "resid" without the embedding (-1).
+        seed: of the bootstrap, which gives the intervals.
+        progress: `SILENT` shows no bar.
+
+    Returns:
+        The objective of each pair at each layer and token (or head), with the objective of both
+        unpatched runs. `estimate` gives means with intervals, `plot` the figure.
 
     Raises:
         BadPairs: see `Model.batch`; prompts of a pair that do not differ.

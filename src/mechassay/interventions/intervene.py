@@ -465,12 +465,20 @@ def intervene(
 ) -> Intervened:
     """Run the base prompts of pairs with interventions at several sites together.
 
+        run = ma.intervene(model, pairs, {"resid.9@last": ma.Interchange()})
+
     Args:
+        model: a loaded model, see `load_model`.
         pairs: pairs, a `Batch` or an `InterchangeBatch`. The base prompt of a `Pair` is its clean
             prompt, the source is its counterfactual prompt.
-        interventions: by site, or its spelling: {"resid.9@last": Interchange()}.
+        interventions: by site, or by its spelling: `Interchange`, `Add`, `Ablate`, `Replace` or
+            `Scale`.
         gradients: let gradients flow to tensors of the interventions; the pairs then have to fit
             into memory as a whole.
+
+    Returns:
+        For each row the log-probability of the label in nats, with and without the interventions,
+        whether the model writes the label, and the final stream [n, d_model] at the last token.
 
     Raises:
         BadUsage, UnknownName: a site that the model or the pairs do not have, an intervention

@@ -98,14 +98,21 @@ def generate(
     repetitions, no forced or suppressed tokens, no beams. Text ends before end-of-text, whose id is
     not in `tokens`.
 
+        steered = ma.generate(model, "I think that", {"resid.9@all": ma.Add(v, 4.0)}, n=20)
+
     Args:
-        prompts: texts, or token ids where the model has no tokenizer.
+        model: a loaded model, see `load_model`.
+        prompts: one text or several, or token ids where the model has no tokenizer.
         interventions: by site. Positions are "all" (every token of the prompt, and every new one),
             "new", "last" (of the prompt) or a number of the prompt's tokens.
         n: the most tokens to write after each prompt.
         sample: draw tokens instead of taking the likeliest.
         temperature: divides the logits of what is sampled.
         seed: of what is sampled.
+        progress: `SILENT` shows no bar.
+
+    Returns:
+        The new text and the token ids after each prompt.
 
     Raises:
         BadUsage: a site that the model does not have, an intervention that needs a source run or
@@ -221,9 +228,11 @@ def perplexity(
     *,
     progress: Progress = BAR,
 ) -> Perplexity:
-    """How well a model predicts texts under interventions.
+    """Measure how well a model predicts texts under interventions.
 
     Args:
+        model: a loaded model, see `load_model`.
+        texts: one text or several, or token ids.
         interventions: by site; positions are "all", "last" or a number of the text's tokens.
 
     Raises:

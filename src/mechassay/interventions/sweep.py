@@ -266,10 +266,21 @@ def sweep(
 ) -> SiteSweep:
     """Intervene at each of many sites alone.
 
+        swept = ma.sweep(model, pairs, ma.sites(model, positions="last"))
+        swept.plot()
+
     Args:
+        model: a loaded model, see `load_model`.
         pairs: see `intervene`.
-        intervention: the same at all sites, or one a site; by default the source's whole vector.
-        seed: of the bootstrap.
+        sites: sites, see `sites`, or their spellings, such as "resid.9@last".
+        intervention: one for all sites, or a mapping from each site to its own; by default the
+            source's whole vector is put in the place of the base's.
+        seed: of the bootstrap, which gives the intervals.
+        progress: `SILENT` shows no bar.
+
+    Returns:
+        For each site the log-probabilities of the labels in nats, and whether the model writes the
+        label of the source. `estimate` gives means with intervals, `plot` the figure.
 
     Raises:
         BadUsage, UnknownName, BadPairs, NonFinite, OutOfMemory: see `intervene`.

@@ -48,19 +48,25 @@ def run(
     progress: Progress = BAR,
     begin: Callable[[Worker, list[Cell]], None] | None = None,
 ) -> Report:
-    """Measure the cells that the folder has no record of, and write the report.
+    """Run an experiment: measure the cells that the folder has no record of, and write the report.
+
+        experiment = ma.CircuitsExperiment(models=("gpt2",), tasks=("ioi",), methods=("eap",))
+        report = ma.run(experiment, "runs/eap")
 
     Args:
-        experiment: such as `CircuitsExperiment(models=("gpt2",), tasks=("ioi",))`.
+        experiment: an experiment. Its fields have the names of the command's options.
         output: the folder of the run. A folder that has this experiment already is resumed. By
             default a folder below `runs`, see `runs.resuming`.
         executor: where cells are measured; in this process by default.
+        device: where models are loaded: "cpu", "cuda", or "auto" for a GPU if there is one.
         device_map: where modules of models are placed, instead of `device`.
-        models, tasks: objects for names of the experiment that cannot be loaded by name.
+        models, tasks: loaded models and tasks by the names that the experiment gives them:
+            `run(CircuitsExperiment(("mine",), ("ioi",)), models={"mine": model})`.
+        progress: `SILENT` shows no bar.
         begin: is called with the worker and the cells that are left, before they are measured.
 
     Returns:
-        All records and failures of the folder.
+        The report of the folder, with all its records and failures, as `open_run` returns it.
 
     Raises:
         BadUsage, UnknownName: something is wrong with the experiment, or the folder holds another

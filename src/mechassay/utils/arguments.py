@@ -4,8 +4,8 @@
 def patch(model: Model, pairs: PairsLike, *, seed: int = 0) -> PatchMap: ...
 
 `patch(pairs, model)` then ends in one line: "patch takes a Model as model; got a Pairs. Are model
-and pairs swapped?" A dataclass calls `check_fields(self)` in `__post_init__`. typeguard compares a
-value with an annotation; in these cases the check differs from typeguard:
+and pairs swapped?" A dataclass calls `check_fields(self)` in `__post_init__`. The rules of the
+check differ from those of types:
 
 - A text is no sequence of texts, and True is no number.
 - Numbers and arrays of NumPy are handed on as Python's numbers and lists, a list as a tuple, and a
@@ -40,6 +40,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
+    runtime_checkable,
 )
 
 from mechassay.errors import BadUsage, UnknownName, one_of
@@ -224,12 +225,10 @@ def _bare(hint: Any) -> Any:
 def _test_of(hint: Any) -> Callable[[Any], bool]:
     """Return a function that says whether an annotation allows a value.
 
-    The tests of plain classes, unions and collections of them take less than a microsecond each,
-    because each pair of prompts is checked when it is made. typeguard does the others.
+    All values of a sequence or mapping are tested. An object is of a protocol if it has all members
+    of the protocol, and a function is any object that can be called.
     """
     origin, parts = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return lambda value: True
     if origin in (Union, types.UnionType):
         tests = [_test_of(_bare(part)) for part in parts]
         return lambda value: any(test(value) for test in tests)
@@ -238,8 +237,6 @@ def _test_of(hint: Any) -> Callable[[Any], bool]:
     if hint in (int, float):
         kinds = (int, float) if hint is float else int
         return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
-    if isinstance(hint, type) and origin is None and not getattr(hint, "_is_protocol", False):
-        return lambda value: isinstance(value, hint)
     if origin is tuple and parts and Ellipsis not in parts:
         tests = [_test_of(_bare(part)) for part in parts]
         return lambda value: (
@@ -259,18 +256,15 @@ def _test_of(hint: Any) -> Callable[[Any], bool]:
             and all(map(of_key, value))
             and all(map(of_value, value.values()))
         )
-    return functools.partial(_matches, hint)
-
-
-def _matches(hint: Any, value: Any) -> bool:
-    import typeguard  # At the first call, because the import takes a tenth of a second.
-
-    every = typeguard.CollectionCheckStrategy.ALL_ITEMS
-    try:
-        typeguard.check_type(value, hint, collection_check_strategy=every)
-    except typeguard.TypeCheckError:
-        return False
-    return not (isinstance(value, str) and get_origin(hint) is not None)
+    kind = origin or hint
+    if kind is Callable:
+        return callable
+    if kind is Any or not isinstance(kind, type):
+        return lambda value: True  # Variables of types allow all values too.
+    if getattr(kind, "_is_protocol", False):
+        kind = runtime_checkable(kind)
+    of_texts = kind not in (str, object) and issubclass(str, kind) if origin else False
+    return lambda value: isinstance(value, kind) and not (of_texts and isinstance(value, str))
 
 
 def _options(hint: Any) -> Iterator[Any]:
@@ -298,7 +292,7 @@ def _unbound(
 
 def _refusal(name: str, key: str, given: Mapping[str, Any], hints: Mapping[str, Any]) -> BadUsage:
     value, hint = given[key], hints[key]
-    message = f"{name} takes {in_words(hint)} as {key}; got {_shown(value)}."
+    message = f"{name} takes {in_words(hint)} as {key}; got {_in_brief(value)}."
     others = [
         other
         for other, own in given.items()
@@ -347,7 +341,7 @@ def _one_in_words(hint: Any, plural: bool) -> str:
     return f"{name}s" if plural else _with_article(name)
 
 
-def _shown(value: Any) -> str:
+def _in_brief(value: Any) -> str:
     """Return a value for a message: itself if it is short, else its class."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{_with_article(type(value).__name__)} {briefly(value)}"

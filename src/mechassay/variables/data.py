@@ -76,7 +76,7 @@ def answered_examples(
     model: Model,
     task: Task,
     split: str,
-    n: int,
+    limit: int,
     kinds: Sequence[str] = (),
     *,
     position_rules: Sequence[str] = (),
@@ -84,9 +84,10 @@ def answered_examples(
     private_seed: int | None = None,
     progress: Progress = BAR,
 ) -> Examples:
-    """The first n examples of a split that a model answers right, with all their counterfactuals.
+    """Return the first examples of a split that a model answers right, with all counterfactuals.
 
     Args:
+        limit: the number of examples.
         kinds: of counterfactuals that have to be there and answered; none: all there are.
         position_rules: parts that prompts get, see `prompts.part_rules`.
 
@@ -97,7 +98,7 @@ def answered_examples(
     """
     defaults = defaults_of(task.name)
     seeds: dict[str, Any] = {"seed": seed, "private_seed": private_seed}
-    most, wanted, whole = PATIENCE * n, n + n // 4 + 4, False
+    most, wanted, whole = PATIENCE * limit, limit + limit // 4 + 4, False
     scored: dict[str, bool] = {}
     while True:
         try:
@@ -112,12 +113,12 @@ def answered_examples(
         _score(model, examples, kinds, scored, progress)
         reasons = [_reason(example, kinds, scored) for example in examples]
         rows = [row for row, reason in enumerate(reasons) if reason is None]
-        if len(rows) >= n or whole or wanted >= most:
+        if len(rows) >= limit or whole or wanted >= most:
             break
         share = max(len(rows), 1) / len(examples)
-        wanted = min(most, max(2 * wanted, int(1.1 * n / share)))
+        wanted = min(most, max(2 * wanted, int(1.1 * limit / share)))
     # What stands behind the last that is kept was not left out for a reason.
-    end = rows[n - 1] + 1 if len(rows) >= n else len(examples)
+    end = rows[limit - 1] + 1 if len(rows) >= limit else len(examples)
     dropped = Counter(examples.dropped) + Counter(reason for reason in reasons[:end] if reason)
     if not rows:
         reasons_text = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
@@ -125,7 +126,7 @@ def answered_examples(
             f"{model.name} answers none of {len(examples)} examples of {task.name} ({split}) with"
             f" all their counterfactuals; dropped: {reasons_text or 'none'}."
         )
-    return Examples([examples[row] for row in rows[:n]], dropped)
+    return Examples([examples[row] for row in rows[:limit]], dropped)
 
 
 def _score(

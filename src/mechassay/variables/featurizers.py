@@ -40,7 +40,7 @@ from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangesLike
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import BAR, Progress
-from mechassay.variables.options import FEATURIZERS, PROFILES
+from mechassay.variables.options import FEATURIZERS, PROFILES, Featurizers
 
 SIZED: tuple[str, ...] = ("das",)
 """Featurizers whose number of features is given."""
@@ -138,7 +138,7 @@ def fit_featurizer(
     model: Model,
     pairs: InterchangesLike,
     sites: Sites,
-    featurizer: str = "das",
+    featurizer: Featurizers = "das",
     *,
     settings: FeaturizerSettings | None = None,
     k: int = 16,

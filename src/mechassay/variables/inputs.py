@@ -54,7 +54,7 @@ from mechassay.variables.ioi_heads import (
 )
 from mechassay.variables.localization import Localization, localize, score_of
 from mechassay.variables.logit_difference import inhibition_heads, linear_difference
-from mechassay.variables.options import VariablesOptions
+from mechassay.variables.options import FEATURIZERS, Featurizers, VariablesOptions
 
 """Of SAEs: a folder, or a file of arrays."""
 
@@ -236,11 +236,8 @@ class VariableInputs:
 
     def record(self, cell: Cell) -> Record:
         """The record of a cell."""
-        experiment, variable, featurizer = (
-            self.experiment,
-            cell.labels["variable"],
-            cell.labels["featurizer"],
-        )
+        experiment, variable = self.experiment, cell.labels["variable"]
+        featurizer = one_of("featurizer", cell.labels["featurizer"], FEATURIZERS)
         if self.hypothesis(variable).model.contrast is not None:
             localization = self._in_heads(cell, variable, featurizer)
         else:
@@ -297,7 +294,7 @@ class VariableInputs:
             self.elsewhere |= found_in(what, sae.provenance, self.model, transfer=transfer)
         return saes
 
-    def _at_sites(self, cell: Cell, variable: str, featurizer: str) -> Localization:
+    def _at_sites(self, cell: Cell, variable: str, featurizer: Featurizers) -> Localization:
         experiment, model = self.experiment, self.model
         pairs = self.pairs(variable)
         places = self.sites if featurizer == "full-vector" else self.trained_sites(variable)
@@ -320,7 +317,7 @@ class VariableInputs:
             progress=self.progress,
         )
 
-    def _in_heads(self, cell: Cell, variable: str, featurizer: str) -> HeadLocalization:
+    def _in_heads(self, cell: Cell, variable: str, featurizer: Featurizers) -> HeadLocalization:
         experiment, model, pairs = self.experiment, self.model, self.pairs(variable)
         width = self.heads[0].width(model.decoder)
         ks = experiment.ks or n_features_of(experiment.profile, self.task.name, variable, width)

@@ -56,6 +56,7 @@ from mechassay.variables.logit_difference import (
     best_constant,
     squared_error,
 )
+from mechassay.variables.options import Featurizers
 from mechassay.variables.verdicts import (
     KINDS_TABLE,
     MUST_STAY_BELOW,
@@ -416,7 +417,7 @@ def localize_in_heads(
     model: Model,
     pairs: VariablePairs,
     heads: Sequence[SiteLike],
-    featurizer: str = "das",
+    featurizer: Featurizers = "das",
     *,
     settings: FeaturizerSettings | None = None,
     ks: Sequence[int] = (32,),

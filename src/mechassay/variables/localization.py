@@ -68,6 +68,7 @@ from mechassay.variables.interchange_accuracy import (
     random_interchange,
 )
 from mechassay.variables.mib_numbers import LayerBest, best_of_layers
+from mechassay.variables.options import FEATURIZERS, Featurizers
 from mechassay.variables.verdicts import (
     KINDS_TABLE,
     LEAST_GAIN,
@@ -464,7 +465,7 @@ def localize(
     model: Model,
     pairs: VariablePairs,
     sites: Sequence[SiteLike],
-    featurizer: str = "das",
+    featurizer: Featurizers = "das",
     *,
     settings: FeaturizerSettings | None = None,
     ks: Sequence[int] = (16,),
@@ -478,21 +479,34 @@ def localize(
 ) -> Localization:
     """Look for a variable at sites with a featurizer; see the module.
 
-    For every number of features a candidate is trained on train pairs, all its sites in one
-    stack, and scored on the others. The candidate and site of the highest accuracy are chosen
-    on the split of the settings (`choose_on`). Controls are measured at that site. Whole
-    vectors depend on the pairs alone, so those who compare featurizers pass them in.
+        pairs = variables.variable_pairs(model, causal_model, "answer", examples)
+        found = variables.localize(model, pairs, ma.sites(model), "das", ks=(1, 16))
+
+    For each number of features, a candidate is trained on the train pairs, all sites in one stack,
+    and scored on the other pairs. The candidate and the site of the highest accuracy are chosen on
+    one split (`settings.choose_on`). Controls are measured at the chosen site.
 
     Args:
-        pairs: with the splits train, validation and test.
-        sites: each looked at alone.
-        ks: numbers of features to choose among, for featurizers that are given one.
+        model: a loaded model, see `load_model`.
+        pairs: the splits train, validation and test, see `variable_pairs`.
+        sites: sites, or their spellings; each site is examined alone.
+        featurizer: one of `variables.options.FEATURIZERS`: "das", "boundless-das", "dbm",
+            "dbm+pca", "dbm+svd", "dbm+sae" or "full-vector".
+        settings: the training; `FeaturizerSettings()` by default.
+        ks: numbers of features to choose among. Only "das" uses the numbers.
         saes: for "dbm+sae", the SAE of each site.
-        untrained: the model of that control (`models.model.untrained`); None leaves it out.
-        random_variable: whether there is that control; whole vectors have none.
-        full: accuracies of whole vectors at the sites on the test pairs, if they are known.
+        untrained: an untrained copy of the model (`models.model.untrained`), for that control;
+            None leaves the control out.
+        random_variable: whether the control of a random variable is measured; "full-vector" has
+            no such control.
+        full: the accuracies of whole vectors at the sites on the test pairs, if they are known.
+            These depend on the pairs alone, so that comparisons of featurizers measure them once.
         seed: of trainings, random directions and intervals.
-        folder: where trainings keep what is done, so that a killed run goes on.
+        folder: finished trainings are kept here, so that a killed run resumes.
+        progress: `SILENT` shows no bar.
+
+    Returns:
+        The chosen site, its accuracy on the test pairs with an interval, and the controls.
 
     Raises:
         BadUsage: a split is missing, no number of features; pairs without labels of a random
@@ -625,7 +639,7 @@ class _SiteSearch:
             model,
             batch,
             sites,
-            self.featurizer,
+            one_of("featurizer", self.featurizer, FEATURIZERS),
             settings=self.settings,
             k=k or 1,
             saes=self.saes,
