@@ -78,6 +78,6 @@ def load_circuit(
             f" pairs).top({spec.size})."
         )
     if isinstance(of, Model):
-        truth = partial(truth_circuit, of.name, ablation)
+        truth = partial(truth_circuit, of, ablation)
         return spec.find(of.graph, seed=seed, truth=truth).circuit
     return spec.find(of, seed=seed).circuit

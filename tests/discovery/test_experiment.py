@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import shutil
@@ -193,6 +194,21 @@ def test_a_circuit_of_a_model_and_a_task_in_memory(tmp_path: Path) -> None:
     few = ma.find_circuit(truth.model, truth.task, "random", output=tmp_path / "c", **about)
     with pytest.raises(BadUsage, match="No measured circuit keeps 90 %"):
         _ = few.circuit
+
+
+def test_the_known_circuit_is_that_of_the_weights_and_not_of_the_name(tmp_path: Path) -> None:
+    """An edited ground truth keeps its name, but its circuit is not known any more."""
+    about: dict[str, Any] = {"train_limit": 10, "limit": 20, "progress": SILENT}
+    model = copy.deepcopy(ma.load_truth("truth-ioi").model)
+    whole = ma.find_circuit(model, "truth-ioi", "eap", output=tmp_path / "whole", **about)
+    assert whole.record.measure("auroc") is not None
+    assert len(ma.load_circuit("truth", model)) > 0
+    next(model.hf.parameters()).data.mul_(1.5)
+    with pytest.warns(UserWarning, match="its circuit is not known"):
+        edited = ma.find_circuit(model, "truth-ioi", "eap", output=tmp_path / "edited", **about)
+    assert edited.record.measure("auroc") is None
+    with pytest.raises(BadUsage, match="weights of this model differ from those of the ground"):
+        ma.load_circuit("truth", model)
 
 
 def test_the_arguments_are_those_of_the_command() -> None:

@@ -331,7 +331,7 @@ def found_circuit(
         objective = load_objective(experiment.objective or task.objective)
         method = METHODS.make(spec.name)
         scores[spec.name] = method.score(model, batch, objective, progress=worker.progress)
-    truth = partial(truth_circuit, experiment.model, "counterfactual")
+    truth = partial(truth_circuit, model, "counterfactual")
     about: dict[str, Any] = {"seed": experiment.seed, "scores": scores, "truth": truth}
     return spec.find_in(model, transfer=experiment.transfer, **about)
 

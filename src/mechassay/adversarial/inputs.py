@@ -139,7 +139,7 @@ class AdversarialInputs:
         """
         run = self.run
         about: dict[str, Any] = {
-            "truth": partial(truth_circuit, run.model, run.ablation),
+            "truth": partial(truth_circuit, self.model, run.ablation),
             "scores": self._scores(),
         }
         labels = circuit_labels(run.circuits)

@@ -13,7 +13,7 @@ writer-reader places that are no edges: 69,865 in GPT-2 small, whose graph has 3
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -143,7 +143,7 @@ class Circuit(OneLine, Tabular):
 
     @staticmethod
     @checked
-    def from_names(graph: Graph, names: Iterator[str] | list[str]) -> Circuit:
+    def from_names(graph: Graph, names: Iterable[str]) -> Circuit:
         """The circuit of the named edges.
 
         Raises:

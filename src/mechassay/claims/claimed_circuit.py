@@ -185,7 +185,7 @@ def _circuit(claim: Claim, spec: CircuitSpec | None, model: Model, transfer: boo
     if spec is None:
         circuit = circuit_of_components(model.graph, claim.components)
         return replace(circuit, provenance=origin_of(model))
-    known = spec.find(model.graph, truth=lambda: truth_circuit(claim.model, claim.ablation))
+    known = spec.find(model.graph, truth=lambda: truth_circuit(model, claim.ablation))
     if spec.kind not in GIVEN:
         return replace(known.circuit, provenance=origin_of(model))
     found_in(f"circuit {known.text}", known.circuit.provenance, model, transfer=transfer)

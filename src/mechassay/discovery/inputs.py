@@ -11,6 +11,7 @@ import math
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -74,7 +75,7 @@ from mechassay.runs.worker import Worker, made_by
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
 from mechassay.stats.intervals import Interval
 from mechassay.tasks.task import PRIVATE, settings_of
-from mechassay.truth.ground_truth import is_truth, load_truth
+from mechassay.truth.ground_truth import is_truth, truth_of
 from mechassay.utils.checkpoint import Clock, header_in
 from mechassay.utils.files import path_hash, read_json, read_small_json, write_text
 from mechassay.utils.registry import Registry
@@ -744,7 +745,10 @@ class CircuitInputs:
             BadFile, GraphMismatch: the file holds no circuit, or one of another graph.
         """
         if is_truth(self.model_name) and self.task == self.worker.task(self.model_name):
-            return load_truth(self.model_name).circuits
+            try:
+                return truth_of(self.model).circuits
+            except BadUsage as error:  # The run does without the known circuit.
+                warnings.warn(str(error), stacklevel=2)
         file = self.experiment.known or getattr(self.model.hf, "circuit_file", None)
         if not file:
             return {}

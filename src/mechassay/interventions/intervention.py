@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.errors import BadPairs, BadUsage, NonFinite
-from mechassay.interventions.site import ALL, Site, load_site
+from mechassay.interventions.site import ALL, Site, SiteLike, load_site
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import LAST, InterchangeBatch
 from mechassay.utils.arguments import check_fields
@@ -36,6 +36,8 @@ from mechassay.utils.display import OneLine
 
 Values = Float[Tensor, "n d"]
 Target = Literal["zero", "mean"]
+Number = float | Float[Tensor, ""]
+"""A number, or a tensor of one number, to which gradients may flow."""
 
 
 class Intervention(Protocol):
@@ -76,7 +78,7 @@ class Interchange(OneLine):
     """
 
     features: Features | None = None
-    alpha: float = 1.0
+    alpha: Number = 1.0
 
     needs_source: bool = field(default=True, init=False, repr=False)
     keeps_equal: bool = field(default=True, init=False, repr=False)
@@ -95,7 +97,7 @@ class Add(OneLine):
     """A vector [d], or one a token [n, d] in the order of a batch's rows, added `scale` times."""
 
     vector: Float[Tensor, "*n d"]
-    scale: float = 1.0
+    scale: Number = 1.0
 
     needs_source: bool = field(default=False, init=False, repr=False)
     keeps_equal: bool = field(default=False, init=False, repr=False)
@@ -161,7 +163,7 @@ class Replace(OneLine):
     """
 
     vector: Float[Tensor, "*n d"]
-    alpha: float = 1.0
+    alpha: Number = 1.0
 
     needs_source: bool = field(default=False, init=False, repr=False)
     keeps_equal: bool = field(default=False, init=False, repr=False)
@@ -177,7 +179,7 @@ class Replace(OneLine):
 class Scale(OneLine):
     """The value times a factor: 0 takes a writer out, 1 changes nothing."""
 
-    factor: float
+    factor: Number
 
     needs_source: bool = field(default=False, init=False, repr=False)
     keeps_equal: bool = field(default=False, init=False, repr=False)
@@ -189,7 +191,7 @@ class Scale(OneLine):
         return base * self.factor
 
 
-def interpolated(base: Tensor, new: Tensor, alpha: float) -> Tensor:
+def interpolated(base: Tensor, new: Tensor, alpha: Number) -> Tensor:
     """`alpha` of the way from `base` to `new`, exact at both ends."""
     if alpha == 0.0:
         return base
@@ -209,7 +211,9 @@ def _at_least_fp32(x: Tensor) -> torch.dtype:
     return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
 
 
-Interventions = Mapping[Site, Intervention] | Mapping[str, Intervention]
+Interventions = (
+    Mapping[Site, Intervention] | Mapping[str, Intervention] | Mapping[SiteLike, Intervention]
+)
 """Interventions by site, or by its spelling."""
 
 

@@ -365,7 +365,7 @@ class MeasureInputs:
             transfer=self.experiment.transfer,
             seed=self.experiment.seed,
             scores=held,
-            truth=lambda: truth_circuit(self.model_name, ABLATION),
+            truth=lambda: truth_circuit(self.model, ABLATION),
         )
         self.elsewhere["circuit"] = dict(circuit.found_in)
         return circuit.circuit

@@ -128,21 +128,37 @@ def truth_folder(name: str) -> Path:
     return folder if is_model_folder(folder) else compiled_folder(name)
 
 
-def truth_circuit(model: str, ablation: str) -> FoundCircuit:
-    """The circuit of a ground truth, by the model's name, that is verified for an ablation.
+def truth_of(model: Model) -> Truth:
+    """Return the ground truth whose name and weights a model has.
 
     Raises:
-        BadUsage: no ground truth has this name, or its circuit is verified for other ablations.
+        BadUsage: no ground truth has this name, or the weights of the model differ from those of
+            the ground truth, as after an edit in memory.
     """
-    if not is_truth(model):
+    if not is_truth(model.name):
         raise BadUsage(
-            f"The circuit 'truth' is that of a ground-truth model (mechassay truth list); {model}"
-            " is none."
+            "The circuit 'truth' is that of a ground-truth model (mechassay truth list);"
+            f" {model.name} is none."
         )
-    circuits = load_truth(model).circuits
+    truth = load_truth(model.name, dtype=model.dtype)
+    if truth.model.known_identity.weights != model.known_identity.weights:
+        raise BadUsage(
+            f"The weights of this model differ from those of the ground truth {model.name}, so its"
+            " circuit is not known."
+        )
+    return truth
+
+
+def truth_circuit(model: Model, ablation: str) -> FoundCircuit:
+    """Return the circuit of a ground truth that is verified for an ablation.
+
+    Raises:
+        BadUsage: see `truth_of`; or the circuit is verified for other ablations.
+    """
+    circuits = truth_of(model).circuits
     if ablation not in circuits:
         raise BadUsage(
-            f"The circuit of {model} is verified for {', '.join(circuits)} ablation, not for"
+            f"The circuit of {model.name} is verified for {', '.join(circuits)} ablation, not for"
             f" {ablation}."
         )
     return FoundCircuit("truth", circuits[ablation], {"verified for": f"{ablation} ablation"})

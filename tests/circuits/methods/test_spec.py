@@ -16,7 +16,8 @@ from mechassay.circuits.methods.random import Random, RandomPaths
 from mechassay.circuits.methods.spec import CircuitSpec, number_or_share
 from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, NodeScores, Scores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
-from mechassay.models.model import Model, load_model
+from mechassay.models.model import Model, load_model, make_model
+from mechassay.testing.tiny import build
 from mechassay.truth.ground_truth import load_truth, truth_circuit
 from mechassay.utils.files import folder_hash
 
@@ -36,7 +37,7 @@ def find(
 ) -> list[Circuit]:
     specs = [CircuitSpec.parse(text) for text in texts]
     known = {} if scores is None else {spec.name: scores for spec in specs}
-    truth = partial(truth_circuit, "truth-ioi", ablation)
+    truth = partial(truth_circuit, load_truth("truth-ioi").model, ablation)
     return [spec.find(model.graph, scores=known, truth=truth).circuit for spec in specs]
 
 
@@ -184,7 +185,7 @@ def test_what_the_model_does_not_have(model: Model) -> None:
     with pytest.raises(BadUsage, match="verified for .* ablation, not for optimal"):
         find(model, "truth", ablation="optimal")
     with pytest.raises(BadUsage, match="gpt2 is none"):
-        truth_circuit("gpt2", "counterfactual")
+        truth_circuit(make_model(build("gpt2"), name="gpt2"), "counterfactual")
     with pytest.raises(BadUsage, match="'truth' needs a model"):
         CircuitSpec.parse("truth").find(model.graph)
     with pytest.raises(GraphMismatch, match="GPT-2 small"):
