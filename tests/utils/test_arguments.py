@@ -316,7 +316,7 @@ def test_a_wrong_call_is_a_value_error() -> None:
 
 
 def test_annotations_are_words() -> None:
-    assert in_words(Interventions).startswith("a mapping of Sites to Interventions or")
+    assert in_words(Interventions).startswith("a mapping of Sites to Interventions, a mapping")
     assert in_words(Circuit | Sequence[Circuit]) == "a Circuit or a sequence of Circuits"
     assert in_words(tuple[str, int]) == "a tuple (a text, a whole number)"
     assert in_words(Literal["a", "b", "c"]) == "'a', 'b' or 'c'"

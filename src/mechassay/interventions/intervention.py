@@ -36,7 +36,7 @@ from mechassay.utils.display import OneLine
 
 Values = Float[Tensor, "n d"]
 Target = Literal["zero", "mean"]
-Number = float | Float[Tensor, ""]
+Number = float | Tensor
 """A number, or a tensor of one number, to which gradients may flow."""
 
 
