@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mechassay.adversarial import search
+from mechassay.adversarial import hill_climbing as search
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pages import BOUND
 from mechassay.runs.folder import RunFolder

@@ -387,7 +387,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path, run: Run) -> None:
     done = run(
         "circuits", "draw", tmp_path / "a.safetensors", "-o", tmp_path / "a.safetensors/b.svg"
     )
-    assert done.code == 1 and "a.safetensors: File exists" in done.line
+    assert done.code == 2 and "a file, not a folder, is above it" in done.line
 
 
 def test_a_file_of_another_width_is_not_converted(folder: Path, tmp_path: Path, run: Run) -> None:

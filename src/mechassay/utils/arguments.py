@@ -173,8 +173,8 @@ _MISFIT: Any = object()
 
 
 def fitted(name: str, key: str, given: Mapping[str, Any], hints: Mapping[str, Any]) -> Any:
-    """Return an argument as its annotation allows it: itself, or the value that is handed on in its
-    place, see the module.
+    """Return the value to call a function with: the given value, or the value that replaces the
+    given value (see the module).
 
     Args:
         name: of the function, for the message.
@@ -203,7 +203,7 @@ def _fitted(value: Any, hint: Any, kind: str) -> Any:
 
 
 def _refuse_unknown(value: Any, hint: Any, kind: str) -> None:
-    """Refuse a text, or one of a sequence of texts, that is none of the choices of a `Literal`."""
+    """Refuse a text, or a text of a sequence, that is not among the choices of a `Literal`."""
     for option in _options(hint):
         if get_origin(option) is Literal and isinstance(value, str):
             one_of(kind, value, get_args(option))
@@ -268,7 +268,7 @@ def _test_of(hint: Any) -> Callable[[Any], bool]:
 
 
 def _options(hint: Any) -> Iterator[Any]:
-    """Yield the members of a union, and the one member of what is no union."""
+    """Yield the members of a union; another annotation is its only member."""
     hint = _bare(hint)
     if get_origin(hint) in (Union, types.UnionType):
         for part in get_args(hint):
@@ -309,7 +309,7 @@ def _refusal(name: str, key: str, given: Mapping[str, Any], hints: Mapping[str, 
 
 
 def in_words(hint: Any, *, plural: bool = False) -> str:
-    """Return what an annotation allows, in words: "a Model", "a text, a Path or None"."""
+    """Return the values that an annotation allows, in words: "a text, a Path or None"."""
     return _either([_one_in_words(option, plural) for option in _options(hint)])
 
 

@@ -88,7 +88,7 @@ def _checked(name: str | None, kind: Any) -> Any:
 
 
 def check_settings(plugin: Any, name: str) -> None:
-    """Refuse a setting that its annotation does not allow, or that is out of its range.
+    """Refuse a setting whose annotation does not allow the value, or whose value is out of range.
 
     Args:
         name: of the plug-in, for the message.
