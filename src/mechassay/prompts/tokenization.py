@@ -14,6 +14,10 @@ tokens, and as it stands where 88 is one. What answers and foils share cancels i
 their log-probabilities. The counterfactual prompt is cut and forced alike. A token that begins both
 an answer and a foil is left out of both; a pair in which no token is left is `Misaligned`.
 
+A continuation can merge with the end of its prompt (" 12" and "00" are " 1200"). Continuations
+that merge otherwise than most of their pair are left out; a file decides this for all its rows
+(`tasks.file_splits.continuations`).
+
 *Special tokens.* A prompt begins with the special tokens that the tokenizer puts before every text,
 once, even if the text itself begins with them. Special tokens that the tokenizer appends (EOS) are
 left out. Special tokens that are written in the text stay.
@@ -25,6 +29,7 @@ has the offsets of the character after it; it is no part.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -43,6 +48,7 @@ LENGTHS = "unequal lengths"
 ALIKE = "answers and foils begin alike"
 UNKNOWN = "a word unknown to the tokenizer"
 NOTHING = "a continuation without tokens"
+MERGES = "merges with the end of the prompt"
 
 
 @dataclass(frozen=True)
@@ -189,6 +195,24 @@ def continued(prompt: Sequence[int], whole: Sequence[Sequence[int]], *, force: b
     return Continued(kept, len(prompt) - kept, tuple(common[kept:stop]), rests)
 
 
+def n_merged(prompt: Sequence[int], whole: Sequence[int]) -> int:
+    """Return how many of a prompt's last tokens a continuation changes.
+
+    Args:
+        prompt: token ids of the prompt.
+        whole: token ids of the prompt with the continuation, tokenized together.
+    """
+    return len(prompt) - len(_shared([tuple(prompt), tuple(whole)]))
+
+
+def usual_merging(counts: Iterable[int]) -> int:
+    """Return the commonest of some `n_merged`; of equally common ones the least, which keeps more
+    of the prompts.
+    """
+    common = Counter(counts)
+    return max(common, key=lambda count: (common[count], -count), default=0)
+
+
 def _shared(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The longest common prefix: that of the first and the last in order is common to all."""
     first, last = min(rows), max(rows)
@@ -238,6 +262,19 @@ def _align(
         return Misaligned(LENGTHS, f"{lengths}; they must be equally long")
     if not texts:
         return Aligned(clean, other, [], [])
+    merged = [n_merged(clean, ids) for ids in whole]
+    for text, ids, n in zip(texts, whole, merged, strict=True):
+        if unknown is not None and ids[len(clean) - n :][:1] == [unknown]:
+            return Misaligned(UNKNOWN, f"the tokenizer does not know {text!r}")
+    if len(set(merged)) > 1:
+        # A continuation that changes more of the prompt than most do is compared by no token.
+        left = [place for place, n in enumerate(merged) if n == usual_merging(merged)]
+        n_left = sum(place < n_answers for place in left)
+        if not n_left or (n_left == len(left) and n_answers < len(texts)):
+            gone = texts[next(place for place in range(len(texts)) if place not in left)]
+            return Misaligned(MERGES, f"{gone!r} changes the last token of the prompt")
+        texts, whole = tuple(texts[place] for place in left), [whole[place] for place in left]
+        n_answers = n_left
     # Without foils there is nothing that a shared beginning could cancel against.
     split = continued(clean, whole, force=0 < n_answers < len(texts))
     for text, rest in zip(texts, split.rests, strict=True):

@@ -464,6 +464,41 @@ def uniform(hashes: UInt64[np.ndarray, "rows"]) -> Float[np.ndarray, "rows"]:
     return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
 
 
+def allotted(
+    components: UInt64[np.ndarray, "rows"],
+    shares: Mapping[str, float],
+    least: int,
+    *,
+    by_rows: bool = True,
+) -> list[str]:
+    """Allot the components of rows to splits: the largest component first, to the split that lacks
+    most of its share.
+
+    Args:
+        components: the component of each row, see `least_hash`. Components of one size come in the
+            order of a hash.
+        shares: the share of each split.
+        least: components that each split gets before any split gets more.
+        by_rows: whether shares are shares of the rows; else of the components.
+
+    Returns:
+        The split of each row.
+    """
+    sizes = Counter(components.tolist())
+    values = np.unique(components)
+    largest_first = np.array([-sizes[value] for value in values.tolist()])
+    total = len(components) if by_rows else len(values)
+    held, n_components = dict.fromkeys(shares, 0), dict.fromkeys(shares, 0)
+    split_of: dict[int, str] = {}
+    for value in values[np.lexsort((uniform(values), largest_first))].tolist():
+        short = [split for split in shares if n_components[split] < least and shares[split] > 0]
+        lacking = {split: shares[split] * total - held[split] for split in shares}
+        split_of[value] = short[0] if short else max(lacking, key=lambda split: lacking[split])
+        held[split_of[value]] += sizes[value] if by_rows else 1
+        n_components[split_of[value]] += 1
+    return [split_of[value] for value in components.tolist()]
+
+
 @cache
 def word_lists(name: str) -> Any:
     """The contents of data/`name`.json."""

@@ -31,20 +31,18 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.prompts.pairs import Example, Prompt, filled
 from mechassay.prompts.tokenization import encode
 from mechassay.tasks.task import (
     SHARES,
     Task,
+    allotted,
     hash_columns,
     least_hash,
     share_of,
     split_rng,
     text_hash,
-    uniform,
 )
 
 OTHER_ROW = "other_row"
@@ -234,26 +232,12 @@ class Template(Task):
         return self._pieces[1::2]
 
     def _allotted(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The split of each row: connected rows as one, in the order of a hash, to the split that
-        lacks most.
-        """
+        """Return the split of each row; connected rows stay together."""
         columns = [[text_hash(prompt.text) for prompt in prompts]]
         columns += [
             [text_hash(str(row[name]), b"field") for row in self.rows] for name in self.disjoint
         ]
-        component = least_hash(hash_columns(*columns))
-        sizes = Counter(component.tolist())
-        split_of: dict[int, str] = {}
-        counts = dict.fromkeys(SHARES, 0)
-        values = np.unique(component)
-        # The largest first: a component that cannot be divided goes where most is lacking.
-        largest_first = np.array([-sizes[value] for value in values.tolist()])
-        for value in values[np.lexsort((uniform(values), largest_first))].tolist():
-            lacking = {name: share * len(prompts) - counts[name] for name, share in SHARES.items()}
-            short = [split for split in SHARES if counts[split] < ROWS_A_SPLIT]
-            split_of[value] = short[0] if short else max(lacking, key=lambda name: lacking[name])
-            counts[split_of[value]] += sizes[value]
-        return [split_of[value] for value in component.tolist()]
+        return allotted(least_hash(hash_columns(*columns)), SHARES, ROWS_A_SPLIT)
 
     def _check_fields(self) -> None:
         known = list(dict.fromkeys(name for row in self.rows for name in row))
