@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from helpers.pairs import as_csv, everything, jsonl, read, refused, row, write
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Example
 from mechassay.tasks.load import FileTask, check_pairs
 
 
@@ -36,20 +37,58 @@ def test_splits_have_known_names(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "shared",
-    [
-        {"clean": row(1)["clean"]},
-        {"counterfactual": row(1)["clean"]},
-        {"clean": row(1)["counterfactual"]},
-    ],
-)
-def test_splits_share_no_prompt(tmp_path: Path, shared: dict[str, str]) -> None:
-    rows = [row(1, split="train"), row(2, split="test"), row(3, split="test", **shared)]
-    message = "my: row 3 (test) has a prompt of row 1 (train); splits must not share prompts."
-    assert refused(write(tmp_path, jsonl(rows)), BadPairs) == message
+def test_splits_share_no_clean_prompt(tmp_path: Path) -> None:
+    rows = [row(1, split="train"), row(2, split="test"), row(3, split="test")]
+    rows[2]["clean"] = rows[0]["clean"]
+    message = "my: row 3 (test) has the clean prompt of row 1 (train); splits must not share clean"
+    assert refused(write(tmp_path, jsonl(rows)), BadPairs) == f"{message} prompts."
     rows[2]["split"] = "train"
     assert read(write(tmp_path, jsonl(rows))).keys() == {"train", "test"}
+
+
+def fact(number: int, other: int, **changes: Any) -> dict[str, Any]:
+    """A fact whose counterfactual is the prompt of another fact."""
+    about: dict[str, Any] = {"clean": f"The town of land {number} is", "answer": f" t{number}"}
+    about |= {"counterfactual": f"The town of land {other} is", "foil": f" t{other}"}
+    return {**about, "id": f"f{number}", **changes}
+
+
+def test_a_counterfactual_of_another_split_is_exchanged(tmp_path: Path) -> None:
+    """Facts in a circle, worked by hand: rows 3 and 6 cross the border of the splits."""
+    splits = ["train"] * 3 + ["test"] * 3
+    rows = [fact(n, n % 6 + 1, split=splits[n - 1]) for n in range(1, 7)]
+    task = FileTask(write(tmp_path, jsonl(rows)))
+    train, test = task.pairs("train"), task.pairs("test")
+    assert [(pair.id, pair.counterfactual[-4:], pair.foils) for pair in (*train, *test)] == [
+        ("f1", "2 is", (" t2",)),
+        ("f2", "3 is", (" t3",)),
+        ("f3", "1 is", (" t1",)),  # Row 4 is of the other split: the next of its own.
+        ("f4", "5 is", (" t5",)),
+        ("f5", "6 is", (" t6",)),
+        ("f6", "4 is", (" t4",)),
+    ]
+    note = task.notes("train")["exchanged counterfactuals"]
+    assert "of 6 rows are clean prompts of other rows: 4 are of the row's split" in note
+    assert "2 were exchanged" in note and note.endswith("0 rows were dropped")
+
+
+def test_a_counterfactual_that_no_row_can_replace_drops_its_row(tmp_path: Path) -> None:
+    rows = [
+        fact(1, 2, split="train", foil=" elsewhere"),  # Its foil is not the answer of fact 2.
+        fact(2, 3, split="test"),
+        fact(3, 2, split="test"),
+        fact(4, 2, split="validation"),  # No other row of the split.
+    ]
+    task = FileTask(write(tmp_path, jsonl(rows)))
+    check = check_pairs(task)
+    assert {split: held.usable for split, held in check.splits.items()} == {
+        "train": 0,
+        "validation": 0,
+        "test": 2,
+    }
+    (dropped,) = check.total.dropped.values()
+    assert dropped.ids == ("f1", "f4")
+    assert "2 rows were dropped" in task.notes("test")["exchanged counterfactuals"]
 
 
 # --- splits without a column
@@ -61,29 +100,63 @@ def where(path: str) -> dict[str, str]:
     return {example.id: split for split, example in FileTask(path).located()}
 
 
-def test_rows_are_allotted_by_shares(tmp_path: Path) -> None:
-    sizes = FileTask(write(tmp_path, jsonl([row(n) for n in range(4000)]))).sizes
-    # Five standard deviations of a binomial of 4,000 are 155 and 126.
-    assert (
-        abs(sizes["train"] - 2400) < 155
-        and abs(sizes["validation"] - 800) < 126
-        and abs(sizes["test"] - 800) < 126
-    )
-    assert sum(sizes.values()) == 4000 and "private" not in sizes
+@pytest.mark.parametrize(
+    ("n", "sizes"),
+    [
+        (3, (1, 1, 1)),
+        (4, (2, 1, 1)),
+        (24, (12, 6, 6)),
+        (39, (19, 10, 10)),
+        (40, (10, 10, 20)),
+        (59, (20, 19, 20)),
+        (60, (20, 20, 20)),
+        (75, (35, 20, 20)),
+        (99, (59, 20, 20)),
+        (100, (60, 20, 20)),
+        (4000, (2400, 800, 800)),
+    ],
+)
+def test_rows_are_allotted_by_their_number(
+    tmp_path: Path, n: int, sizes: tuple[int, int, int]
+) -> None:
+    task = FileTask(write(tmp_path, jsonl([row(number) for number in range(n)])))
+    assert task.sizes == dict(zip(("train", "validation", "test"), sizes, strict=True))
+    assert ("splits" in task.notes("test")) == (n < 40)
+
+
+def test_groups_are_allotted_whole(tmp_path: Path) -> None:
+    """Three groups of 20 rows are a group a split; of 150 rows in 100 groups each split has 20
+    groups or more, and about its share of the rows.
+    """
+    three = [row(n, group=f"g{n % 3}") for n in range(60)]
+    task = FileTask(write(tmp_path, jsonl(three)))
+    assert set(task.sizes.values()) == {20}
+    assert "the file has 3 groups of rows" in task.notes("test")["splits"]
+    assert "below 40 (37 more are needed)" in task.notes("test")["splits"]
+    rows = [row(n, group=f"g{min(n, 99)}") for n in range(150)]
+    path = write(tmp_path, jsonl(rows))
+    splits = where(path)
+    by_split: dict[str, set[str]] = {}
+    for number, split in enumerate(splits.values()):
+        by_split.setdefault(split, set()).add(str(rows[number]["group"]))
+    assert min(map(len, by_split.values())) >= 20
+    assert sum(map(len, by_split.values())) == 100
+    one = FileTask(write(tmp_path, jsonl([row(n, group="g") for n in range(40)])))
+    assert one.sizes == {"train": 40}
 
 
 def test_the_allotment_is_pinned(tmp_path: Path) -> None:
     """Another allotment of the same file would change every result on it:
     raise FileTask.version.
     """
-    assert FileTask.version == 2
+    assert FileTask.version == 3
     path = write(
         tmp_path, jsonl([row(n, group=str(n // 2) if n > 20 else None) for n in range(40)])
     )
     letters = "".join(
         {"train": "r", "validation": "v", "test": "t"}[split] for split in where(path).values()
     )
-    assert letters == "rtrrrrrrrrrrrrvvtrrtrrrrvvttrrrrrrttttrr"
+    assert letters == "rrrrvtrtrvtrrttvvtvtvvttrrrrvvrrrrrrrrrr"
 
 
 words = st.integers(0, 30).map(lambda n: f"prompt {n}")
@@ -105,8 +178,8 @@ tables = st.lists(
 def test_allotment(
     tmp_path: Path, table: list[tuple[str, str, str | None]], order: Any, ending: str
 ) -> None:
-    """No prompt or group in two splits, connected rows together,
-    and no row moves when the rows are shuffled.
+    """No clean prompt or group in two splits, no pair of prompts of two splits, and no row moves
+    when the rows are shuffled.
     """
     rows = [
         {
@@ -123,25 +196,25 @@ def test_allotment(
     split = where(write(tmp_path, text(rows), "my" + ending))
     found: dict[tuple[str, str], set[str]] = {}
     for each in rows:
-        for key in (
-            ("prompt", each["clean"]),
-            ("prompt", each["counterfactual"]),
-            ("group", each["group"]),
-        ):
+        for key in (("prompt", each["clean"]), ("group", each["group"])):
             if key[1]:
                 found.setdefault(key, set()).add(split[each["id"]])
     assert all(len(splits) == 1 for splits in found.values())
+    of_prompt = {key[1]: splits for key, splits in found.items() if key[0] == "prompt"}
+    for its_split, example in FileTask(write(tmp_path, text(rows), "my" + ending)).located():
+        if isinstance(example, Example):
+            other = example.counterfactuals["counterfactual"].text
+            assert of_prompt.get(other, {its_split}) == {its_split}
     shuffled = order.sample(rows, len(rows))
     assert where(write(tmp_path, text(shuffled), "other" + ending)) == split
 
 
-def test_a_chain_of_rows_stays_together(tmp_path: Path) -> None:
-    """Rows that share nothing themselves are connected through others; swapped pairs too."""
-    chain = [
-        {"clean": f"p{n}", "counterfactual": f"p{n + 1}", "answer": " x", "foil": " y"}
-        for n in range(60)
-    ]
-    assert len(FileTask(write(tmp_path, jsonl(chain))).sizes) == 1
+def test_swapped_pairs_stay_together_and_circles_do_not(tmp_path: Path) -> None:
+    """Counterfactuals link rows unless most of the file would be one component."""
+    circle = [fact(n, (n + 1) % 60) for n in range(60)]
+    task = FileTask(write(tmp_path, jsonl(circle)))
+    assert set(task.sizes.values()) == {20}
+    assert sum(len(task.pairs(split)) for split in task.sizes) == 60
     swapped = [
         each
         for n in range(200)

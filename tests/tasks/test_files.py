@@ -202,7 +202,7 @@ def test_the_task(tmp_path: Path) -> None:
     assert isinstance(task, FileTask)
     assert (task.name, task.version, task.counterfactuals, task.default_counterfactual) == (
         "towns",
-        2,
+        3,
         ("counterfactual",),
         "counterfactual",
     )

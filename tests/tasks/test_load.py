@@ -121,33 +121,29 @@ def test_what_is_counted(tmp_path: Path) -> None:
     train, test, total = check.splits["train"], check.splits["test"], check.total
     assert (train.rows, train.usable, test.rows, test.usable, total.rows, total.usable) == (
         3,
-        2,
+        1,
         4,
         2,
         7,
-        4,
+        3,
     )
-    (dropped,) = train.dropped.values()
+    dropped, merging = train.dropped.values()
+    assert merging.message == "'a' changes the tokens of 'd e' before it"
     assert (dropped.count, dropped.ids) == (1, ("my-000002",))
     assert dropped.message == "clean has 2 tokens, counterfactual has 3; they must be equally long"
     assert {reason: (found.count, found.ids) for reason, found in total.dropped.items()} == {
         "unequal lengths": (2, ("my-000002", "long")),
         "a word unknown to the tokenizer": (1, ("x",)),
+        "merges with the end of the prompt": (1, ("my-000003",)),
     }
     assert {name: (note.count, note.ids, note.message) for name, note in total.notes.items()} == {
-        "no leading space": (1, ("my-000003",), "'a' directly follows 'd e'"),
-        "cut": (
-            1,
-            ("my-000003",),
-            "tokens at the end of the prompt are left out, as what follows changes them (1 here)",
-        ),
         "forced": (
             1,
             ("common",),
             "tokens that answers and foils share are written after the prompt (1 here)",
         ),
     }
-    assert (train.lengths, test.lengths, total.lengths) == ((1, 1.5, 2), (1, 3.0, 5), (1, 1.5, 5))
+    assert (train.lengths, test.lengths, total.lengths) == ((2, 2.0, 2), (1, 3.0, 5), (1, 2.0, 5))
     assert json.loads(json.dumps(check.as_dict()))["splits"]["train"]["dropped"][
         "unequal lengths"
     ] == {
@@ -155,7 +151,7 @@ def test_what_is_counted(tmp_path: Path) -> None:
         "ids": ["my-000002"],
         "message": dropped.message,
     }
-    assert check.as_dict()["total"]["lengths"] == [1, 1.5, 5]
+    assert check.as_dict()["total"]["lengths"] == [1, 2.0, 5]
 
 
 def test_without_a_tokenizer_only_text_is_looked_at(tmp_path: Path) -> None:

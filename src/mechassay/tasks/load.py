@@ -25,18 +25,9 @@ from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable
 from mechassay.prompts.rows import FILES, check_ending
 from mechassay.prompts.tokenization import Aligned, Misaligned, Span, tokenizer_of
 from mechassay.tasks import registry_of
-from mechassay.tasks.greater_than import GreaterThan, usual
-from mechassay.tasks.pair_rows import (
-    ENDINGS,
-    RESERVED,
-    SPLIT,
-    Contents,
-    PairRow,
-    TokenIds,
-    contents_of,
-    own_id,
-    pair_rows,
-)
+from mechassay.tasks.file_splits import Contents, contents_of, own_id, readings
+from mechassay.tasks.greater_than import GreaterThan
+from mechassay.tasks.pair_rows import RESERVED, SPLIT, PairRow, pair_rows
 from mechassay.tasks.task import SPLITS, Task, aligned
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import SILENT, Progress
@@ -110,9 +101,8 @@ class FileTask(Task):
     when its rows are first needed; mistakes are told with the places of rows. Examples come in
     the order of the file, whatever the seed. A line break within a CSV cell is always "\n".
 
-    Without a split column, rows are allotted to train, validation and test (60, 20 and 20 %):
-    rows connected through a prompt, clean or counterfactual, or through a group stay together,
-    and a hash of what connects them decides (`mechassay.tasks.task.least_hash`).
+    Without a split column, rows are allotted to train, validation and test
+    (`mechassay.tasks.file_splits`).
 
     Attributes:
         path: a .jsonl, .json, .csv or .tsv file. Not stored with results; `file` and `sha256`
@@ -134,7 +124,7 @@ class FileTask(Task):
     sha256: str = field(init=False)
     name: str = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     counterfactuals: ClassVar[tuple[str, ...]] = (KIND,)
     default_counterfactual: ClassVar[str] = KIND
 
@@ -177,13 +167,8 @@ class FileTask(Task):
         return GreaterThan.objective if years else Task.objective
 
     def notes(self, split: str, tokenizer: Any = None) -> dict[str, str]:
-        """Prompts that come again, and what token ids were read as."""
-        coded = (row for row, _, _ in self._rows(split) if row.answer_ids)
-        if tokenizer is None or (first := next(coded, None)) is None:
-            return self._contents.notes
-        ids = TokenIds(self.path, tokenizer)
-        ids.texts(first)
-        return self._contents.notes | {"token ids": ids.note}
+        """Return notes on splits, repeated prompts, exchanged counterfactuals and token ids."""
+        return self._contents.notes | readings(self._contents, tokenizer).notes
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """The examples of a split, in the order of the file; the seed changes nothing.
@@ -192,35 +177,32 @@ class FileTask(Task):
             BadFile, BadPairs, UnknownName: as for `sizes`.
             BadUsage: token ids, and no tokenizer to read them by.
         """
+        rows = self.readings(split, seed, tokenizer)
+        return (example for example in rows if isinstance(example, Example))
+
+    def readings(
+        self, split: str, seed: int, tokenizer: Any = None
+    ) -> Iterator[Example | Unreadable]:
         return (example for _, example in self.located(tokenizer, split))
 
     def located(
         self, tokenizer: Any = None, split: str | None = None
-    ) -> Iterator[tuple[str, Example]]:
+    ) -> Iterator[tuple[str, Example | Unreadable]]:
         """The examples of one split, or of all, in the order of the file, each with its split.
 
         Errors are those of `generate`.
         """
-        ids = TokenIds(self.path, tokenizer)
-        for row, its_split, group in self._rows(split):
-            if row.answer_ids and tokenizer is None:
-                raise BadUsage(
-                    f"{self.path}: answers and foils are token ids; reading them needs the model"
-                    " they were made for."
-                )
-            if row.answer_ids:
-                texts = ids.texts(row)
-            elif row.years and tokenizer is not None:
-                # Years that the tokenizer writes in its usual way, if some are left.
-                kept = set(usual(row.clean, ENDINGS, tokenizer))
-                answers, foils = (
-                    tuple(year for year in years if year in kept)
-                    for years in (row.answers, row.foils)
-                )
-                texts = (answers, foils) if answers and foils else (row.answers, row.foils)
-            else:
-                texts = row.answers, row.foils
-            yield its_split, _example(self.name, row, group, *texts)
+        contents = self._contents
+        if tokenizer is None and any(row.answer_ids for row in contents.rows):
+            raise BadUsage(
+                f"{self.path}: answers and foils are token ids; reading them needs the model"
+                " they were made for."
+            )
+        rows = readings(contents, tokenizer).rows
+        for row, its_split, group in zip(rows, contents.splits, contents.groups, strict=True):
+            if split in (None, its_split):
+                is_row = isinstance(row, PairRow)
+                yield its_split, _example(self.name, row, group) if is_row else row
 
     def rows_digest(self) -> str:
         """Return the digest of the rows and their splits: 16 hexadecimal digits. A file that cannot
@@ -231,12 +213,6 @@ class FileTask(Task):
         except MechassayError:
             return self.sha256[:16]
         return hashlib.sha256("\n".join([*rows, self.split_column]).encode()).hexdigest()[:16]
-
-    def _rows(self, split: str | None) -> Iterator[tuple[PairRow, str, str | None]]:
-        """The rows of one split, or of all, each with its split and group."""
-        contents = self._contents
-        placed = zip(contents.rows, contents.splits, contents.groups, strict=True)
-        return (own for own in placed if split in (None, own[1]))
 
     @cached_property
     def _contents(self) -> Contents:
@@ -263,17 +239,15 @@ def _sha256(path: Path) -> str:
         raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
 
 
-def _example(
-    name: str, row: PairRow, group: str | None, answers: tuple[str, ...], foils: tuple[str, ...]
-) -> Example:
+def _example(name: str, row: PairRow, group: str | None) -> Example:
     other_spans = parts_of(row.counterfactual, row.other_values, row.other_spans)
     other = Prompt(row.counterfactual, row.counterfactual_answers, spans=other_spans)
     spans = parts_of(row.clean, row.values, row.spans)
     return Example(
         id=own_id(name, row),
-        prompt=Prompt(row.clean, answers, (*answers, *foils), spans),
+        prompt=Prompt(row.clean, row.answers, (*row.answers, *row.foils), spans),
         counterfactuals={KIND: other},
-        foils=foils,
+        foils=row.foils,
         group=group,
         tags=row.tags,
     )

@@ -12,23 +12,21 @@ a year YY from 0 to 98 (`label` or `correct_idx`), where the prompt has CCYY and
 right is every later year of that century, wrong YY and those before. Columns of texts beside
 those of ids are tags, unless they are a whole answer and foil.
 
-pydantic looks at all rows; mistakes are told by kind, with the places of the rows. `contents_of`
-looks at what the rows have in common, `TokenIds` at ids of another tokenizer.
+pydantic looks at all rows; mistakes are told by kind, with the places of the rows. `TokenIds`
+reads ids of a tokenizer. `tasks.file_splits` looks at what rows have in common.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
-from jaxtyping import UInt64
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -42,7 +40,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from mechassay.errors import BadFile, BadPairs, UnknownName
+from mechassay.errors import BadFile, BadPairs
 from mechassay.prompts.rows import (
     DELIMITERS,
     Mistake,
@@ -51,19 +49,8 @@ from mechassay.prompts.rows import (
     several,
     short,
     spans_of,
-    where,
 )
 from mechassay.prompts.tokenization import Span, encode
-from mechassay.tasks.task import (
-    NO_HASH,
-    SHARES,
-    SPLITS,
-    hash_columns,
-    least_hash,
-    split_named,
-    text_hash,
-    uniform,
-)
 
 PROMPTS = {"clean": ("clean",), "counterfactual": ("counterfactual", "corrupted")}
 CONTINUATIONS = {
@@ -376,166 +363,6 @@ def _year_spans(text: str, place: int) -> dict[str, Span]:
 
 
 SPLIT = "split"
-
-PromptAndLabels = tuple[str, tuple[str, ...], tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Contents:
-    """The rows of a file.
-
-    Attributes:
-        splits, groups: of each row.
-        notes: what a reader should know, by what it is about.
-    """
-
-    rows: list[PairRow]
-    splits: list[str]
-    groups: list[str | None]
-    notes: dict[str, str]
-
-
-def contents_of(rows: list[PairRow], path: str, name: str, split_column: str) -> Contents:
-    """The rows with their splits and groups.
-
-    Refused, with the places of rows: splits of another name, ids that come twice, prompts in
-    two splits, and rows with the same clean prompt and answer and foil exchanged. Rows with the
-    same clean prompt are one group, whatever the file says, as intervals would else count one
-    prompt as many.
-
-    Args:
-        path: of the file, for messages.
-        name: begins ids and groups that are made.
-
-    Raises:
-        BadFile, BadPairs, UnknownName: rows that do not go together.
-    """
-    hashes = hash_columns(
-        [text_hash(row.clean) for row in rows],
-        [text_hash(row.counterfactual) for row in rows],
-        [NO_HASH if row.group is None else text_hash(row.group, b"group") for row in rows],
-    )
-    _check_ids(rows, path, name)
-    splits = _splits(rows, hashes, path, split_column)
-    stated = [_prompt_and_labels(row) for row in rows]
-    _check_contradictions(rows, stated, path)
-    groups = _groups(rows, hashes, name)
-    repeated = [rows[row].place for row, _ in _repeats([row.clean for row in rows])]
-    if not repeated:
-        return Contents(rows, splits, groups, {})
-    whole = len(_repeats([(row.counterfactual, *_prompt_and_labels(row)) for row in rows]))
-    has = "has" if len(repeated) == 1 else "have"
-    note = f"{where(repeated)} {has} the clean prompt of a row before"
-    note += f" ({whole:,} of them repeat{'s' * (whole == 1)} a whole row)" if whole else ""
-    if groups != [row.group for row in rows]:
-        note += "; rows with one prompt are one group"
-    return Contents(rows, splits, groups, {"repeated prompts": note})
-
-
-def own_id(name: str, row: PairRow) -> str:
-    """The id of a row, its place if the file gives it none."""
-    return f"{name}-{row.place:06d}" if row.id is None else row.id
-
-
-def _prompt_and_labels(row: PairRow) -> PromptAndLabels:
-    """The clean prompt, and its answers and foils in one order."""
-    answers = row.answers or map(str, row.answer_ids)
-    foils = row.foils or map(str, row.foil_ids)
-    return row.clean, tuple(sorted(answers)), tuple(sorted(foils))
-
-
-def _splits(
-    rows: Sequence[PairRow], hashes: UInt64[np.ndarray, "rows 3"], path: str, split_column: str
-) -> list[str]:
-    given = [split_named(row.split) if row.split else None for row in rows]
-    unknown = [row for row, split in zip(rows, given, strict=True) if row.split and split is None]
-    if unknown:
-        places = where([row.place for row in unknown])
-        raise UnknownName(f"split ({path}, {places})", str(unknown[0].split), SPLITS)
-    without = [row.place for row, split in zip(rows, given, strict=True) if split is None]
-    if len(without) == len(rows):
-        if split_column != SPLIT:
-            message = f"no row has the column {split_column!r}, which split_column names"
-            raise BadFile(f"{path}: {message}.")
-        ends = np.cumsum(list(SHARES.values()))[:-1]
-        allotted = np.searchsorted(ends, uniform(least_hash(hashes)), side="right").tolist()
-        return [SPLITS[place] for place in allotted]
-    if without:
-        raise BadFile(f"{path}: {where(without)}: no {split_column!r}, which other rows have.")
-    splits = [split for split in given if split is not None]
-    _check_shared_prompts(rows, splits, path)
-    return splits
-
-
-def _check_ids(rows: Sequence[PairRow], path: str, name: str) -> None:
-    again = _repeats([own_id(name, row) for row in rows])
-    if again:
-        row, before = (rows[index].place for index in again[0])
-        raise BadPairs(
-            f"{path}: row {row} has the id of row {before}; ids must differ"
-            f"{_so_do(len(again) - 1)}."
-        )
-
-
-def _check_shared_prompts(rows: Sequence[PairRow], splits: Sequence[str], path: str) -> None:
-    prompts = [text for row in rows for text in (row.clean, row.counterfactual)]
-    again = [(now // 2, before // 2) for now, before in reversed(_repeats(prompts))]
-    shared = {now: before for now, before in again if splits[now] != splits[before]}
-    if shared:
-        first = min(shared)
-        a, b = (f"row {rows[row].place} ({splits[row]})" for row in (first, shared[first]))
-        raise BadPairs(
-            f"{path}: {a} has a prompt of {b}; splits must not share prompts"
-            f"{_so_do(len(shared) - 1)}."
-        )
-
-
-def _check_contradictions(
-    rows: Sequence[PairRow], stated: Sequence[PromptAndLabels], path: str
-) -> None:
-    first = {what: row for row, what in reversed(list(enumerate(stated)))}
-    against = [
-        (row, first[clean, foils, answers])
-        for row, (clean, answers, foils) in enumerate(stated)
-        if (clean, foils, answers) in first
-    ]
-    if against:
-        a, b = (rows[row].place for row in against[0])
-        raise BadPairs(
-            f"{path}: rows {a} and {b} have the same clean prompt, with answer and foil exchanged;"
-            f" one of them is wrong{_so_do(len(against) - 2)}."
-        )
-
-
-def _so_do(more: int) -> str:
-    return f" ({more} more such row{'s' if more > 1 else ''})" if more else ""
-
-
-def _repeats(keys: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Where keys come again, each with the place of the first."""
-    first: dict[Hashable, int] = {}
-    places = [(index, first.setdefault(key, index)) for index, key in enumerate(keys)]
-    return [(index, before) for index, before in places if index != before]
-
-
-def _groups(
-    rows: Sequence[PairRow], hashes: UInt64[np.ndarray, "rows 3"], name: str
-) -> list[str | None]:
-    """The group of each row. Connected rows that are not one group, or one row, are joined."""
-    components: list[int] = least_hash(hashes[:, [0, 2]]).tolist()
-    # For each component, the units that the file gives, groups or single rows, with their places.
-    units: dict[int, dict[str | int, int]] = {}
-    for row, component in zip(rows, components, strict=True):
-        unit = row.place if row.group is None else row.group
-        units.setdefault(component, {}).setdefault(unit, row.place)
-    joined = {
-        component: f"{name}, rows like {min(places.values())}"
-        for component, places in units.items()
-        if len(places) > 1
-    }
-    placed = zip(rows, components, strict=True)
-    return [joined.get(component, row.group) for row, component in placed]
-
 
 Continuations = tuple[tuple[str, ...], tuple[str, ...]]
 
