@@ -59,6 +59,7 @@ from mechassay.runs.costs import (
 from mechassay.runs.options import layers_of
 from mechassay.runs.worker import SAMPLE, Worker
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
+from mechassay.tasks.task import ALL
 from mechassay.truth.ground_truth import is_truth
 from mechassay.variables.experiments import VariablesExperiment
 from mechassay.variables.featurizers import SIZED, n_features_of
@@ -270,7 +271,8 @@ def _patch(
     about = {"counterfactual": experiment.counterfactual, "private_seed": experiment.private_seed}
     about |= {"seed": experiment.seed, "keep": experiment.keep}
     of = (cells[0]["model"], cells[0]["task"])
-    drawn = worker.sample("pairs", of, model, experiment.split, experiment.limit, **about)
+    split = experiment.split or worker.task(of[1]).unfitted_split
+    drawn = worker.sample("pairs", of, model, split, experiment.limit, **about)
     batch = sample_batch(drawn, model)
     pairs, layers = PromptSizes.like(batch, experiment.limit), range(size.graph.n_layers)
     n_columns, operations = pairs.columns * pairs.share, 0.0
@@ -408,15 +410,16 @@ def _accuracy(
     size, operations, longest = ModelSize.of(model, cells[0]["model"]), 0.0, 1
     for cell in cells:
         task = worker.task(cell["task"])
-        known = task.sizes.get(experiment.split, 0)
+        split = experiment.split or task.unfitted_split
+        known = sum(task.sizes.values()) if split == ALL else task.sizes.get(split, 0)
         n = min(experiment.limit or known, known or experiment.limit or 0)
         if not n:
             raise BadUsage(f"How many examples {task.name} has is known once it is read: --limit.")
         about = {"seed": experiment.seed, "private_seed": experiment.private_seed}
         of = (cell["model"], cell["task"])
-        examples = worker.sample("examples", of, model, experiment.split, n, **about)
+        examples = worker.sample("examples", of, model, split, n, **about)
         if not examples:
-            raise BadPairs(f"Split {experiment.split!r} of {task.name} has no readable example.")
+            raise BadPairs(f"Split {split!r} of {task.name} has no readable example.")
         prompts = [x for y in examples for x in (y.prompt, *y.counterfactuals.values())]
         columns = columns_of(model, [prompt.text for prompt in prompts])
         n_more = sum(len(prompt.choices) for prompt in prompts) / len(examples)

@@ -114,6 +114,7 @@ def show_task(
         keep=one_of("filter", keep, KEEP),
         seed=seed,
         private_seed=private_seed,
+        fewer=True,
     )
     batch = loaded.batch(pairs) if loaded else None
     clean: list[int] = []
@@ -192,8 +193,9 @@ def _counts(check: PairsCheck) -> TextTable:
             "" if counts.lengths is None else ", ".join(f"{length:g}" for length in counts.lengths)
         )
         dropped = counts.rows - counts.usable
-        rows.append((split, f"{counts.rows:,}", f"{counts.usable:,}", f"{dropped:,}", lengths))
-    headings = ("split", "rows", "usable", "dropped", "tokens (least, median, most)")
+        counted_rows = (counts.rows, counts.usable, counts.groups, dropped)
+        rows.append((split, *(f"{n:,}" for n in counted_rows), lengths))
+    headings = ("split", "rows", "usable", "groups", "dropped", "tokens (least, median, most)")
     return TextTable.of(f"{check.task}, {check.counterfactual}", headings, rows)
 
 

@@ -47,7 +47,7 @@ class PatchExperiment(Experiment):
     objective: Annotated[str | None, options.OBJECTIVE] = None
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
     keep: Annotated[Keep, options.KEEP] = "all"
-    split: Annotated[str, option("Split to patch.")] = "test"
+    split: Annotated[str, options.UNFITTED_SPLIT] = ""
     limit: Annotated[int, options.limit("Pairs of each task.", first=True)] = 40
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False

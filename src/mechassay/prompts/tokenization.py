@@ -113,6 +113,30 @@ def alignment_notes(counts: Mapping[str, int], n: int) -> dict[str, str]:
     return {how: text.format(f"{counts[how]} of {n} pairs") for how, text in done.items()}
 
 
+def compared(aligned: Aligned, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Say which tokens an aligned pair compares: "after '... the year 17' the model is asked for
+    '32' (id 17) against '11' (id 4)"; "" for a pair without answers.
+    """
+    if not aligned.answers or not aligned.foils:
+        return ""
+
+    def listed(ids: Sequence[int]) -> str:
+        texts = [f"{str(tokenizer.decode([token]))!r} (id {token})" for token in ids[:SHOWN]]
+        more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
+        return ", ".join(texts) + more
+
+    end = str(tokenizer.decode(aligned.clean[-END_TOKENS:]))
+    dots = "... " if len(aligned.clean) > END_TOKENS else ""
+    return (
+        f"after {dots + end.lstrip()!r} the model is asked for {listed(aligned.answers)} against"
+        f" {listed(aligned.foils)}"
+    )
+
+
+SHOWN, END_TOKENS = 2, 8
+"""Answers, and last tokens of the prompt, in the sentence of `compared`."""
+
+
 @dataclass(frozen=True)
 class Misaligned:
     """Why a pair's prompts cannot be compared: a kind to count by, and a message."""

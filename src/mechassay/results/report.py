@@ -123,10 +123,37 @@ def _about(records: Sequence[Record]) -> list[str]:
 
 
 def notes_on(records: Sequence[Record]) -> list[str]:
-    """Return notes on the content of all records: models that are not known, equal content, and how
-    answers are compared.
+    """Return notes on the content of all records: models that are not known, equal content, what
+    is compared and how, and what was left out of files.
     """
-    return [*unknown_models(records), *equal_content_lines(records), *alignment_lines(records)]
+    return [
+        *unknown_models(records),
+        *equal_content_lines(records),
+        *pairs_lines(records),
+        *alignment_lines(records),
+    ]
+
+
+SAID_FIRST = ("compared", "token ids", "fewer pairs", "exchanged counterfactuals")
+"""Notes on pairs that stand above the first table (`tasks.task`, `tasks.file_splits`)."""
+
+
+def pairs_lines(records: Sequence[Record]) -> list[str]:
+    """Say what the first pair of each task compares, and what was dropped of the rows of a file."""
+    lines: dict[str, None] = {}
+    for record in records:
+        for role, data in record.data.items():
+            if role == "train" and "test" in record.data:
+                continue
+            for name in SAID_FIRST:
+                if text := data.notes.get(name):
+                    lines[f"{data.task}: {text}."] = None
+            if "file" in data.settings and (n := sum(data.dropped.values())):
+                reason = max(data.dropped, key=lambda own: data.dropped[own])
+                most = "" if data.dropped[reason] == n else f"{data.dropped[reason]:,} for "
+                rows = f"{n:,} of {n + data.kept:,} rows dropped"
+                lines[f"{data.task}: {rows}: {most}{reason}."] = None
+    return list(lines)
 
 
 def unknown_models(records: Sequence[Record]) -> list[str]:

@@ -58,7 +58,7 @@ class AccuracyExperiment(Experiment):
 
     models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     tasks: Annotated[tuple[str, ...], options.TASKS_OR_ALL] = ()
-    split: Annotated[str, option("Split to score.")] = "test"
+    split: Annotated[str, options.UNFITTED_SPLIT] = ""
     limit: Annotated[
         int | None,
         options.limit("Examples of each task, or `all` of the split.", none="all", first=True),
@@ -88,23 +88,33 @@ class AccuracyExperiment(Experiment):
             BadUsage: no such split.
         """
         from mechassay.prompts.pairs import content_hash
+        from mechassay.prompts.tokenization import Aligned, compared
         from mechassay.results.records import Selection
+        from mechassay.tasks.task import COMPARED, FEWER, PRIVATE, aligned
 
         model, task = self.loaded(cell, worker)
         of, about = (cell["model"], cell["task"]), {"seed": self.seed}
         about |= {"limit": self.limit, "private_seed": self.private_seed}
-        examples = worker.drawn("examples", of, model, self.split, **about)
+        split = self.split or task.unfitted_split
+        examples = worker.drawn("examples", of, model, split, **about)
+        notes = dict(task.notes(split, model.tokenizer))
+        if self.limit is not None and len(examples) < self.limit:
+            notes[FEWER] = f"the split {split} has {len(examples)} of {self.limit} examples"
+        (first,) = aligned(examples[:1], task.counterfactuals[0], model.tokenizer)
+        if split != PRIVATE and isinstance(first, Aligned):
+            notes[COMPARED] = compared(first, model.tokenizer)
         # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.
         chosen = Selection(
             task=task.name,
-            split=self.split,
+            split=split,
             kept=len(examples),
             dropped=dict(examples.dropped),
+            notes={name: text for name, text in notes.items() if text},
             hash=content_hash(
                 [example.pair(kind) for example in examples for kind in example.counterfactuals]
             ),
         )
-        asked = {"split": self.split}
+        asked = {"split": split}
         return AccuracyInputs(model, task, {}, asked, worker.progress, examples, chosen)
 
     def measure(self, cell: Cell, inputs: AccuracyInputs) -> RecordContents:

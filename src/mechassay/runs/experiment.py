@@ -126,7 +126,7 @@ class Experiment:
         model, task = self.loaded(cell, worker)
         fields = ("limit", "counterfactual", "keep", "seed", "private_seed")
         about = {name: getattr(self, name) for name in fields if hasattr(self, name)}
-        split = str(getattr(self, "split", "test"))
+        split = str(getattr(self, "split", "test")) or task.unfitted_split
         pairs = worker.drawn("pairs", (cell["model"], cell["task"]), model, split, **about)
         asked = {"split": split, "limit": about.get("limit")}
         return Inputs(model, task, {"test": pairs}, asked, worker.progress)

@@ -138,6 +138,9 @@ OBJECTIVE = option(
     " accuracy. Default: the task's own.",
     complete="objectives",
 )
+UNFITTED_SPLIT = option(
+    "Split to use: test if not given, and all rows of a file without a split column."
+)
 KEEP = option("Keep only pairs for which the model answers these prompts correctly.")
 _ABLATED = (
     "What ablated edges carry: counterfactual, zero, {}mean or positional-mean (over the training"

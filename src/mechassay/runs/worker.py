@@ -270,7 +270,7 @@ class Worker:
             about: see `Task.pairs`, also for errors.
         """
         task, key = self._asked(what, of, split, about)
-        return self._drawn.pop(key, None) or getattr(task, what)(split, model, **about)
+        return self._drawn.pop(key, None) or _draw(task, what, split, model, about)
 
     def sample(
         self, what: What, of: tuple[str, str], model: Model, split: str, n: int, **about: Any
@@ -289,7 +289,7 @@ class Worker:
         task, key = self._asked(what, of, split, about)
         if key in self._drawn:
             return self._drawn[key][:SAMPLE]
-        drawn = getattr(task, what)(split, model if whole else model.tokenizer, **about)
+        drawn = _draw(task, what, split, model if whole else model.tokenizer, about)
         self._drawn |= {key: drawn} if whole else {}
         return drawn[:SAMPLE]
 
@@ -330,3 +330,11 @@ def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
     device, dtype = str(model.device), str(model.dtype).removeprefix("torch.")
     about = {"device": device, "dtype": dtype, "tf32": chosen().tf32}
     return provenance(**about, seed=seed, data_hash=data_hash)
+
+
+def _draw(task: Task, what: What, split: str, model: Any, about: Mapping[str, Any]) -> Any:
+    """Draw pairs or examples. A file of one's own gives what it has, where the limit is more."""
+    from mechassay.tasks.load import FileTask
+
+    more = {"fewer": True} if isinstance(task, FileTask) else {}
+    return getattr(task, what)(split, model, **about, **more)

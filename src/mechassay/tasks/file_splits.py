@@ -273,17 +273,19 @@ class Readings:
 
 
 @lru_cache(maxsize=8)
-def readings(contents: Contents, tokenizer: Any) -> Readings:
+def readings(contents: Contents, tokenizer: Any, *, whole: bool = False) -> Readings:
     """Return the rows of a file as a tokenizer reads them; see the module.
 
     Args:
         tokenizer: None reads texts as they are, and exchanges prompts of any length.
+        whole: whether the splits are used together, so that no counterfactual is exchanged.
 
     Raises:
         BadPairs: token ids of another tokenizer.
     """
     notes: dict[str, str] = {}
-    rows = _own_counterfactuals(contents, tokenizer, notes)
+    rows: list[PairRow | Unreadable]
+    rows = list(contents.rows) if whole else _own_counterfactuals(contents, tokenizer, notes)
     if tokenizer is None:
         return Readings(rows, notes)
     ids = TokenIds(contents.path, tokenizer)

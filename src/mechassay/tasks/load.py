@@ -23,14 +23,15 @@ from typing import Any, ClassVar, NamedTuple
 from mechassay.errors import BadFile, BadUsage, MechassayError, one_of
 from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable
 from mechassay.prompts.rows import FILES, check_ending
-from mechassay.prompts.tokenization import Aligned, Misaligned, Span, tokenizer_of
+from mechassay.prompts.tokenization import Aligned, Misaligned, Span, compared, tokenizer_of
+from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.tasks import registry_of
 from mechassay.tasks.file_splits import Contents, contents_of, own_id, readings
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.pair_rows import RESERVED, SPLIT, PairRow, pair_rows
-from mechassay.tasks.task import SPLITS, Task, aligned
+from mechassay.tasks.task import ALL, COMPARED, SPLITS, Task, aligned
 from mechassay.utils.arguments import checked
-from mechassay.utils.display import SILENT, Progress
+from mechassay.utils.display import SILENT, Progress, counted
 
 
 def parts_of(text: str, values: Mapping[str, str], given: Mapping[str, Span]) -> dict[str, Span]:
@@ -159,6 +160,17 @@ class FileTask(Task):
         return {split: counts[split] for split in SPLITS if counts[split]}
 
     @property
+    def unfitted_split(self) -> str:
+        """All rows, if no column names their splits."""
+        return ALL if self._contents.n_components else "test"
+
+    def _size(self, split: str, limit: int | None) -> int:
+        if split != ALL:
+            return super()._size(split, limit)
+        super()._size(next(iter(self.sizes)), limit)  # Refuses a limit that no split has.
+        return limit or len(self._contents.rows)
+
+    @property
     def objective(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The difference of probability where all answers are years, else of logits; errors as
         `sizes`.
@@ -168,7 +180,9 @@ class FileTask(Task):
 
     def notes(self, split: str, tokenizer: Any = None) -> dict[str, str]:
         """Return notes on splits, repeated prompts, exchanged counterfactuals and token ids."""
-        return self._contents.notes | readings(self._contents, tokenizer).notes
+        whole = split == ALL
+        own = {} if whole else dict(self._contents.notes)
+        return own | readings(self._contents, tokenizer, whole=whole).notes
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """The examples of a split, in the order of the file; the seed changes nothing.
@@ -188,7 +202,8 @@ class FileTask(Task):
     def located(
         self, tokenizer: Any = None, split: str | None = None
     ) -> Iterator[tuple[str, Example | Unreadable]]:
-        """The examples of one split, or of all, in the order of the file, each with its split.
+        """Return the examples of one split, of `ALL` rows regardless of splits, or of each split
+        (None), in the order of the file, each with its split.
 
         Errors are those of `generate`.
         """
@@ -198,9 +213,9 @@ class FileTask(Task):
                 f"{self.path}: answers and foils are token ids; reading them needs the model"
                 " they were made for."
             )
-        rows = readings(contents, tokenizer).rows
+        rows = readings(contents, tokenizer, whole=split == ALL).rows
         for row, its_split, group in zip(rows, contents.splits, contents.groups, strict=True):
-            if split in (None, its_split):
+            if split in (None, ALL, its_split):
                 is_row = isinstance(row, PairRow)
                 yield its_split, _example(self.name, row, group) if is_row else row
 
@@ -226,8 +241,8 @@ class FileTask(Task):
         there = ", ".join(self.sizes)
         ask = next(iter(self.sizes))
         return BadUsage(
-            f"{self.name} has no split {split!r}, only {there}: ask for {ask!r}, or say in a column"
-            f" {self.split_column!r} which rows are {split}."
+            f"{self.name} has no split {split!r}, only {there}: ask for {ask!r} (--split {ask}), or"
+            f" say in a column {self.split_column!r} which rows are {split}."
         )
 
 
@@ -306,6 +321,7 @@ class SplitCheck:
     Attributes:
         rows: examples looked at.
         usable: those that are not dropped.
+        groups: groups of the usable examples, which intervals resample.
         dropped, notes: by reason, and by what is unusual; a row may have several notes.
         lengths: tokens of the usable prompts as they are run, (least, median, most); None without a
             tokenizer.
@@ -318,6 +334,7 @@ class SplitCheck:
     notes: Mapping[str, Finding]
     lengths: tuple[int, float, int] | None
     fields: Mapping[str, int] = field(default_factory=dict)
+    groups: int = 0
 
 
 @dataclass(frozen=True)
@@ -407,12 +424,20 @@ def check_pairs(
         while chunk := list(islice(examples, AT_ONCE)):
             alignments = aligned([example for _, example in chunk], kind, tokenizer, model)
             for (split, example), alignment in zip(chunk, alignments, strict=True):
-                looked[split].append(_looked(example, alignment))
+                looked[split].append(_looked(example, alignment, tokenizer))
             advance(len(chunk))
     remarks: dict[str, str] = {}
     for split in looked:
         remarks |= task.notes(split, tokenizer)
+    first = next((row.compared for rows in looked.values() for row in rows if row.compared), "")
+    remarks |= {COMPARED: first} if first else {}
     splits = {split: _summary(rows) for split, rows in looked.items()}
+    left = splits["test"].groups if "test" in splits else 0
+    if isinstance(task, FileTask) and left < FEW_GROUPS:
+        remarks["verdicts"] = (
+            f"the test split has {counted(left, 'group')} after dropping; a run gives a verdict"
+            f" over prompts from {FEW_GROUPS} on, so that {FEW_GROUPS - left} more are needed"
+        )
     total = _summary(list(chain.from_iterable(looked.values())))
     return PairsCheck(task.name, kind, splits, total, remarks)
 
@@ -423,6 +448,8 @@ class _Looked(NamedTuple):
     Attributes:
         length: tokens of its prompt; None if it is not usable, or without a tokenizer.
         parts: of its prompt, if it is usable.
+        group: of the example, if it is usable.
+        compared: the tokens that it compares, in words.
     """
 
     id: str
@@ -430,16 +457,21 @@ class _Looked(NamedTuple):
     notes: Mapping[str, str] = EMPTY
     length: int | None = None
     parts: tuple[str, ...] = ()
+    group: str = ""
+    compared: str = ""
 
 
-def _looked(example: Example | Unreadable, alignment: Aligned | Misaligned | None) -> _Looked:
+def _looked(
+    example: Example | Unreadable, alignment: Aligned | Misaligned | None, tokenizer: Any
+) -> _Looked:
     if isinstance(example, Unreadable) or isinstance(alignment, Misaligned):
         assert isinstance(alignment, Misaligned), "what cannot be read has a reason"
         return _Looked(example.id, {alignment.reason: alignment.message})
-    length = None if alignment is None else len(alignment.clean)
-    return _Looked(
-        example.id, EMPTY, _notes(example, alignment), length, tuple(example.prompt.spans)
+    length, text = (
+        (None, "") if alignment is None else (len(alignment.clean), compared(alignment, tokenizer))
     )
+    notes, parts = _notes(example, alignment), tuple(example.prompt.spans)
+    return _Looked(example.id, EMPTY, notes, length, parts, example.group or example.id, text)
 
 
 def _notes(example: Example, alignment: Aligned | None) -> dict[str, str]:
@@ -475,6 +507,7 @@ def _summary(rows: Sequence[_Looked]) -> SplitCheck:
         _findings((row.id, row.notes) for row in rows),
         (min(lengths), float(median(lengths)), max(lengths)) if lengths else None,
         dict(parts),
+        len({row.group for row in rows if not row.dropped}),
     )
 
 

@@ -40,6 +40,7 @@ from mechassay.prompts.pairs import ABSENT, Example, Examples, Pairs, Unreadable
 from mechassay.prompts.tokenization import (
     Aligned,
     Misaligned,
+    compared,
     counted_alignments,
     encode,
     tokenizer_of,
@@ -55,9 +56,13 @@ PRIVATE = "private"
 """The split whose prompts are never stored."""
 PUBLIC_SPLITS = ("train", "validation", "test")
 SPLITS = (*PUBLIC_SPLITS, PRIVATE)
+ALL = "all"
+"""All rows of a file, as a split for runs that fit nothing."""
 CHUNK = 256
 # Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.
 PATIENCE = 50
+FEWER, COMPARED = "fewer pairs", "compared"
+"""Notes on pairs: a split that has fewer than asked for, and what the first pair compares."""
 
 
 class Task(ABC):
@@ -73,6 +78,7 @@ class Task(ABC):
         published_sizes: those of the paper, of splits that are smaller here; the public data has
             them where a task can read it (`source=hub`, `questions=hub`, or a file).
         seeded: whether a seed decides the examples; where they are read, it does not.
+        unfitted_split: the split of runs that fit nothing, if none is named.
     """
 
     obtained_by: ClassVar[str] = "load_task(name) loads one."
@@ -88,6 +94,10 @@ class Task(ABC):
     @property
     def seeded(self) -> bool:
         return True
+
+    @property
+    def unfitted_split(self) -> str:
+        return "test"
 
     def _repr_html_(self) -> str:
         sizes = ", ".join(f"{split} {n:,}" for split, n in self.sizes.items() if n)
@@ -139,6 +149,7 @@ class Task(ABC):
         limit: int | None = None,
         seed: int = 0,
         private_seed: int | None = None,
+        fewer: bool = False,
     ) -> Examples:
         """The examples of one split with all their counterfactuals, not filtered by length.
 
@@ -155,7 +166,7 @@ class Task(ABC):
                 dropped[example.reason] += 1
             if len(examples) == size:
                 break
-        if limit is not None and len(examples) < limit:
+        if limit is not None and len(examples) < limit and not (fewer and examples):
             raise BadUsage(
                 f"Split {split!r} of {self.name} has {len(examples)} examples; asked for {limit}."
             )
@@ -172,6 +183,7 @@ class Task(ABC):
         keep: Keep = "all",
         seed: int = 0,
         private_seed: int | None = None,
+        fewer: bool = False,
     ) -> Pairs:
         """The pairs of one split.
 
@@ -187,6 +199,8 @@ class Task(ABC):
                 kept. Needs a model.
             seed: another seed, other pairs. The private split does not use it.
             private_seed: takes the place of `seed` for the split "private", where it is required.
+            fewer: whether a split with fewer pairs than the limit gives what it has, with a note,
+                in place of an error.
 
         Raises:
             UnknownName: no such split, counterfactual or filter.
@@ -218,11 +232,15 @@ class Task(ABC):
         }
         # The private seed is a secret: it is never stored.
         source |= {"settings": settings_of(self)} | ({} if split == "private" else {"seed": seed})
-        notes = self.notes(split, tokenizer)
+        notes = dict(self.notes(split, tokenizer))
+        if fewer and limit is not None and 0 < len(chosen.pairs) < limit:
+            notes[FEWER] = f"the split {split} has {len(chosen.pairs)} of {limit} pairs asked for"
+        if split != PRIVATE and chosen.compared:
+            notes[COMPARED] = chosen.compared
         source |= {"notes": notes} if notes else {}
         source |= {"alignment": chosen.alignment} if any(chosen.alignment.values()) else {}
         pairs = Pairs(chosen.pairs, source=source, dropped=chosen.dropped)
-        if not pairs or (limit is not None and len(pairs) < limit):
+        if not pairs or (limit is not None and len(pairs) < limit and not fewer):
             raise _too_few(self, split, pairs, size)
         return pairs
 
@@ -264,6 +282,7 @@ class _Chosen:
         self.dropped: Counter[str] = Counter()
         self.alignment: Counter[str] = Counter()
         self.looked_at = 0
+        self.compared = ""
 
     def take(self, chunk: Sequence[Example | Unreadable], size: int) -> None:
         """Add what is fit, up to `size` pairs; nothing after the last one taken is looked at."""
@@ -287,6 +306,7 @@ class _Chosen:
                 self.pairs.append(fit[row].pair(self.kind))
                 alignment = alignments[row]
                 if isinstance(alignment, Aligned):
+                    self.compared = self.compared or compared(alignment, self.tokenizer)
                     self.alignment.update(counted_alignments([alignment]))
             else:
                 self.dropped[reason] += 1
