@@ -1,15 +1,22 @@
-"""Rows of a file as data, each with its place: CSV, TSV, JSON, JSONL or parquet.
+"""Rows of a file as data, each with its place: CSV, TSV, JSON, JSON Lines or parquet.
 
-A file is read as a whole, and nothing in it is executed. Rows that are no rows are all told in one
-error, by kind and with their places.
+    .jsonl .ndjson .jsonl.gz    JSON Lines; also in a .json file
+    .json                       a list of objects, also within an object: {"prompts": [...]},
+                                {"train": [...], "test": [...]}, [{"row": {...}}]
+    .csv .tsv                   commas or tabs; also semicolons, where the header shows it
+
+A file is read as a whole, and nothing in it is executed. All rows that cannot be read are named in
+one error, by kind and with their places. A file for another command gets that command's name.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,8 +26,19 @@ from mechassay.errors import BadFile, BadPairs, MissingExtra, first_line
 from mechassay.prompts.tokenization import Span
 
 # How the names of files of pairs end.
-FILES = (".jsonl", ".json", ".csv", ".tsv")
+FILES = (".jsonl", ".json", ".csv", ".tsv", ".ndjson", ".jsonl.gz", ".parquet")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
+# Bytes that a packed file may have when it is expanded.
+MOST_EXPANDED = 1 << 30
+_POINTER = "version https://git-lfs.github.com/spec/v1"
+WRAPPERS = frozenset(["prompts", "pairs", "data", "rows", "examples", "items", "records"])
+"""Keys that hold the list of rows of a JSON file."""
+_SPLITS = frozenset(["train", "validation", "valid", "val", "dev", "test", "private"])
+# What the keys of other files say: all of the first are there.
+_OTHERS = (
+    (("meta", "items"), "a SyntaxGym suite: mechassay gym suite reads it"),
+    (("cfg", "nodes", "edges"), "a circuit or its scores: mechassay circuits evaluate reads it"),
+)
 # A "line" beyond this is no line of text.
 LONGEST_LINE = 1 << 24
 # Places that a message names, and kinds of mistake that it tells.
@@ -56,7 +74,7 @@ def check_ending(path: Path) -> None:
     Raises:
         BadFile: it has another.
     """
-    if path.suffix.lower() not in FILES:
+    if not path.name.lower().endswith(FILES):
         message = f"pairs are read from files that end in {', '.join(FILES)}; this one does not"
         raise BadFile(f"{path}: {message}.")
 
@@ -74,9 +92,13 @@ def read_rows(path: Path) -> Rows:
     if ending == ".parquet":
         return list(enumerate(_parquet(path), 1))
     text = _text(path)
+    if text.startswith(_POINTER):
+        raise BadFile(
+            f"{path}: a Git LFS pointer, which stands for the file; git lfs pull gets the file."
+        )
     if ending in DELIMITERS:
-        return _cells(path, text, DELIMITERS[ending])
-    if ending == ".json":
+        return _cells(path, text, _delimiter(text, DELIMITERS[ending]))
+    if ending == ".json" and not _is_lines(text):
         return _read_rows(path, enumerate(_list(path, text), 1), lambda row: _object(row, text))
     lines = enumerate(text.split("\n"), 1)
     filled = ((number, line) for number, line in lines if line and not line.isspace())
@@ -119,7 +141,7 @@ def several(value: Any, in_cells: bool, what: str = "answers or foils") -> Any:
     Raises:
         Mistake: one of several is empty.
     """
-    if in_cells and "|" in value:
+    if in_cells and isinstance(value, str) and "|" in value:
         pieces = tuple(piece.replace("\\|", "|") for piece in _BAR.split(value))
         if not all(pieces):
             hint = "a bar that is meant is written \\|"
@@ -169,9 +191,10 @@ def _read_rows(
 def _text(path: Path) -> str:
     r"""UTF-8 text without a byte order mark, with "\n" at the end of its lines."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
+        text = _content(path).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error) as error:
+        message = getattr(error, "strerror", None) or first_line(error)
+        raise BadFile(f"{path}: {message}.") from error
     except UnicodeDecodeError as error:
         before = error.object[: error.start].split(b"\n")
         message = (
@@ -179,6 +202,34 @@ def _text(path: Path) -> str:
         )
         raise BadFile(f"{path}: {message}.") from error
     return text.replace("\r\n", "\n")
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix.lower() != ".gz":
+        return path.read_bytes()
+    with gzip.open(path) as stream:
+        content = stream.read(MOST_EXPANDED + 1)
+    if len(content) > MOST_EXPANDED:
+        raise BadFile(f"{path}: expands to more than {MOST_EXPANDED:,} bytes.")
+    return content
+
+
+def _delimiter(text: str, usual: str) -> str:
+    """Return the delimiter of cells: semicolons or tabs if the header has these alone."""
+    header = text.partition("\n")[0]
+    others = [other for other in (";", "\t", ",") if other in header]
+    return others[0] if others and usual not in header else usual
+
+
+def _is_lines(text: str) -> bool:
+    """Return whether a text is JSON Lines: its first line is an object, and others follow."""
+    first, _, rest = text.strip().partition("\n")
+    if not rest.lstrip().startswith("{"):
+        return False
+    try:
+        return isinstance(_decoded(first), dict)
+    except Mistake:
+        return False
 
 
 def _cells(path: Path, text: str, delimiter: str) -> Rows:
@@ -213,9 +264,34 @@ def _list(path: Path, text: str) -> list[Any]:
         rows = _decoded(text)
     except Mistake as mistake:
         raise BadFile(f"{path} is {mistake}.") from mistake
+    if isinstance(rows, dict):
+        rows = _unwrapped(path, rows)
     if not isinstance(rows, list):
         raise BadFile(f"{path}: a .json file of rows is a list of objects; got {short(rows)}.")
-    return rows
+    nested = [row.get("row") for row in rows if isinstance(row, dict)]
+    is_nested = len(nested) == len(rows) and all(isinstance(row, dict) for row in nested)
+    return nested if is_nested and nested else rows
+
+
+def _unwrapped(path: Path, whole: dict[str, Any]) -> Any:
+    """Return the list of rows within an object; rows of lists by split get a column "split"."""
+    for keys, text in _OTHERS:
+        if all(key in whole for key in keys):
+            raise BadFile(f"{path}: {text}.")
+    lists = {key: rows for key, rows in whole.items() if isinstance(rows, list)}
+    if lists and all(key.lower() in _SPLITS for key in lists) and len(lists) == len(whole):
+        return [
+            {**row, "split": key} if isinstance(row, dict) else row
+            for key, rows in lists.items()
+            for row in rows
+        ]
+    known = [key for key in lists if key.lower() in WRAPPERS]
+    if len(known) != 1:
+        raise BadFile(
+            f"{path}: a .json file of rows is a list of objects, or an object with one such list"
+            f" ({', '.join(sorted(WRAPPERS))}); this object has {', '.join(map(repr, whole))}."
+        )
+    return lists[known[0]]
 
 
 def _line(line: str) -> dict[str, Any]:

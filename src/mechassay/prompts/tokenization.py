@@ -113,7 +113,7 @@ def alignment_notes(counts: Mapping[str, int], n: int) -> dict[str, str]:
     return {how: text.format(f"{counts[how]} of {n} pairs") for how, text in done.items()}
 
 
-def compared(aligned: Aligned, tokenizer: PreTrainedTokenizerBase) -> str:
+def compared(aligned: Aligned, tokenizer: Any) -> str:
     """Say which tokens an aligned pair compares: "after '... the year 17' the model is asked for
     '32' (id 17) against '11' (id 4)"; "" for a pair without answers.
     """

@@ -134,7 +134,7 @@ def notes_on(records: Sequence[Record]) -> list[str]:
     ]
 
 
-SAID_FIRST = ("compared", "token ids", "fewer pairs", "exchanged counterfactuals")
+SAID_FIRST = ("columns", "compared", "token ids", "fewer pairs", "exchanged counterfactuals")
 """Notes on pairs that stand above the first table (`tasks.task`, `tasks.file_splits`)."""
 
 

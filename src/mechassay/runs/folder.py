@@ -114,6 +114,8 @@ class RunFolder:
             BadFile: there is none.
         """
         folder = RunFolder(path)
+        if not path.exists():
+            raise BadFile(f"{path}: there is no such folder.")
         if not folder.plan_file.is_file():
             raise BadFile(f"{path}: not the folder of a run (no plan.json).")
         return folder

@@ -28,7 +28,7 @@ from mechassay.models.sources import (
 from mechassay.runs import CIRCUITS, FILES_IN
 from mechassay.utils.files import relative_name
 
-ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".yaml", ".yml")
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".ndjson", ".gz", ".parquet", ".yaml", ".yml")
 """Endings of the files of tasks."""
 
 

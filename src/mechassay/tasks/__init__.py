@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from mechassay.errors import UnknownName
+from mechassay.errors import BadFile, UnknownName
 from mechassay.prompts.rows import FILES
 from mechassay.utils.registry import Registry, aliases
 from mechassay.utils.registry import lazy_exports as _lazy_exports
@@ -67,6 +68,7 @@ def registry_of(name: str) -> Registry:
 
     Raises:
         UnknownName: neither has it.
+        BadFile: the name is a path, and not of a file of pairs.
     """
     plain = TASKS.full_name(name).partition(":")[0]
     # Built-in names first: others are in files of all installed packages, read at every call.
@@ -76,6 +78,10 @@ def registry_of(name: str) -> Registry:
     for registry in (TASKS, TRUTHS):
         if plain in registry:
             return registry
+    if "/" in plain or Path(name).exists():
+        there = "a folder" if Path(name).is_dir() else "no such file"
+        there = f"a file that does not end in {', '.join(FILES)}" if Path(name).is_file() else there
+        raise BadFile(f"{name}: there is {there}; a task is a name, or a file of pairs.")
     note = f"A file of pairs ends in {', '.join(FILES)}."
     known = [*TASKS.names(), *TRUTHS.names()]
     raise UnknownName("task", name, known, note, meant=aliases("task"))

@@ -290,6 +290,7 @@ def readings(contents: Contents, tokenizer: Any, *, whole: bool = False) -> Read
         return Readings(rows, notes)
     ids = TokenIds(contents.path, tokenizer)
     rows = [_as_texts(row, ids, tokenizer) for row in rows]
+    ids.check_letters()
     notes |= {"token ids": ids.note} if ids.note else {}
     return Readings(_continued(rows, contents.name, tokenizer), notes)
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from os import PathLike, fspath
@@ -80,12 +80,12 @@ def _in_word(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
-KIND = "counterfactual"
+KIND, COLUMNS = "counterfactual", "columns"
 
 
 @dataclass(frozen=True)
 class FileTask(Task):
-    r"""Pairs of your own, from a JSONL, JSON, CSV or TSV file: one row, one pair.
+    r"""Pairs of your own, from a file: one row, one pair (`mechassay.prompts.rows`).
 
         clean            the prompt
         counterfactual   the counterfactual prompt; `corrupted` means the same
@@ -98,7 +98,7 @@ class FileTask(Task):
                          (`parts_of`)
 
     Several answers are a list in JSON, and "a|b" in CSV and TSV, where a bar that is meant is
-    "\|". EAP-IG's layouts are read too (`mechassay.tasks.pair_rows`). The file is read once,
+    "\|". Layouts of public files are read too (`mechassay.tasks.pair_rows`). The file is read once,
     when its rows are first needed; mistakes are told with the places of rows. Examples come in
     the order of the file, whatever the seed. A line break within a CSV cell is always "\n".
 
@@ -106,7 +106,7 @@ class FileTask(Task):
     (`mechassay.tasks.file_splits`).
 
     Attributes:
-        path: a .jsonl, .json, .csv or .tsv file. Not stored with results; `file` and `sha256`
+        path: of the file (`mechassay.prompts.rows`). Not stored with results; `file` and `sha256`
             are.
         split_column: the column that says each row's split.
         file: the file's name.
@@ -181,7 +181,9 @@ class FileTask(Task):
     def notes(self, split: str, tokenizer: Any = None) -> dict[str, str]:
         """Return notes on splits, repeated prompts, exchanged counterfactuals and token ids."""
         whole = split == ALL
-        own = {} if whole else dict(self._contents.notes)
+        own = dict(self._contents.notes)
+        if whole:
+            own.pop("splits", None)
         return own | readings(self._contents, tokenizer, whole=whole).notes
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
@@ -231,11 +233,12 @@ class FileTask(Task):
 
     @cached_property
     def _contents(self) -> Contents:
-        rows = pair_rows(self.path, self.split_column)
+        rows, columns = pair_rows(self.path, self.split_column)
         if _sha256(Path(self.path)) != self.sha256:
             message = "the file has changed since it was first read; load the task again"
             raise BadFile(f"{self.path}: {message}.")
-        return contents_of(rows, self.path, self.name, self.split_column)
+        contents = contents_of(rows, self.path, self.name, self.split_column)
+        return replace(contents, notes=contents.notes | ({COLUMNS: columns} if columns else {}))
 
     def _no_split(self, split: str) -> BadUsage:
         there = ", ".join(self.sizes)
@@ -274,7 +277,7 @@ def load_task(name: str | PathLike[str], **settings: Any) -> Task:
 
     Args:
         name: a registered name, one with settings ("mcqa:n_choices=6"), a ground truth's, or the
-            path of a .jsonl, .json, .csv or .tsv file.
+            path of a file of pairs (`mechassay.prompts.rows`).
         settings: the task's settings by keyword, over those in the name.
 
     Raises:
@@ -433,7 +436,7 @@ def check_pairs(
     remarks |= {COMPARED: first} if first else {}
     splits = {split: _summary(rows) for split, rows in looked.items()}
     left = splits["test"].groups if "test" in splits else 0
-    if isinstance(task, FileTask) and left < FEW_GROUPS:
+    if isinstance(task, FileTask) and left < FEW_GROUPS and "splits" not in remarks:
         remarks["verdicts"] = (
             f"the test split has {counted(left, 'group')} after dropping; a run gives a verdict"
             f" over prompts from {FEW_GROUPS} on, so that {FEW_GROUPS - left} more are needed"

@@ -18,12 +18,15 @@ reads ids of a tokenizer. `tasks.file_splits` looks at what rows have in common.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -44,6 +47,7 @@ from mechassay.errors import BadFile, BadPairs
 from mechassay.prompts.rows import (
     DELIMITERS,
     Mistake,
+    Rows,
     raise_mistakes,
     read_rows,
     several,
@@ -51,6 +55,7 @@ from mechassay.prompts.rows import (
     spans_of,
 )
 from mechassay.prompts.tokenization import Span, encode
+from mechassay.utils.files import load_yaml
 
 PROMPTS = {"clean": ("clean",), "counterfactual": ("counterfactual", "corrupted")}
 CONTINUATIONS = {
@@ -102,6 +107,17 @@ class Columns(NamedTuple):
         return bool(self.foil) and self.answer in ID_COLUMNS
 
 
+GOOD_AND_BAD = ("sentence_good", "sentence_bad")
+"""Columns of minimal pairs of sentences, as BLiMP has them."""
+
+
+@cache
+def public_names() -> Mapping[str, Texts]:
+    """Return names of columns in public files, by what they mean here."""
+    text = files("mechassay.tasks").joinpath("data/columns.yaml").read_text("utf-8")
+    return {what: tuple(names) for what, names in load_yaml(text).items()}
+
+
 @lru_cache(maxsize=64)
 def meaning(names: Texts, split_column: str) -> Columns:
     """What columns of these names mean.
@@ -113,6 +129,11 @@ def meaning(names: Texts, split_column: str) -> Columns:
     missing = [what for what in (*PROMPTS, *CONTINUATIONS) if what not in columns]
     if missing:
         message = f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
+        if set(GOOD_AND_BAD) <= set(names):
+            raise Mistake(
+                "no column 'counterfactual'",
+                "the sentences give a prompt, an answer and a foil where one word differs",
+            )
         raise Mistake(message, _hint(missing, names))
     # A column without a name is no tag: it is the row number that pandas writes, or nothing.
     special = {*columns.values(), *OPTIONAL, ANSWERS_OF_OTHER, split_column, ""}
@@ -146,6 +167,9 @@ def _present(wanted: Mapping[str, Texts], names: Texts) -> dict[str, str]:
     columns: dict[str, str] = {}
     for what, spellings in wanted.items():
         present = [name for name in spellings if name in names]
+        present = present or [
+            name for name in names if name.lower() in (*spellings, *public_names()[what])
+        ]
         if len(present) > 1:
             same = f"{present[0]!r} and {present[1]!r}"
             raise Mistake(f"the columns {same} mean the same", "keep one of them")
@@ -154,13 +178,27 @@ def _present(wanted: Mapping[str, Texts], names: Texts) -> dict[str, str]:
     return columns
 
 
+def understood(names: Texts, split_column: str) -> str:
+    """Say which columns of other names were read: "clean_prefix as clean, patch_answer as foil"."""
+    columns = meaning(names, split_column)
+    read = {"clean": columns.clean, "counterfactual": columns.counterfactual}
+    read |= {"answer": columns.answer, "foil": columns.foil}
+    known = {what: (PROMPTS | CONTINUATIONS)[what] for what in read}
+    others = [
+        f"{name} as {what}"
+        for what, name in read.items()
+        if name and name not in known[what] and name not in ID_COLUMNS and name not in YEARS
+    ]
+    return f"read {', '.join(others)}" if others else ""
+
+
 def _hint(missing: Sequence[str], names: Sequence[str]) -> str:
     """The columns that there are, and which of them may be one of the missing."""
     present = f"there are {', '.join(map(repr, names))}" if names else "there are none"
     free = {name.lower(): name for name in names if name not in RESERVED}
     spellings = [spelling for what in missing for spelling in (PROMPTS | CONTINUATIONS)[what]]
     for spelling in spellings:
-        for name in get_close_matches(spelling, free, n=1):
+        for name in get_close_matches(spelling, free, n=1, cutoff=0.8):
             return f"{present}; did you mean {spelling!r} by {free[name]!r}?"
     return present
 
@@ -254,8 +292,8 @@ class PairRow(BaseModel):
 _ROWS = TypeAdapter(list[PairRow])
 
 
-def pair_rows(path: str, split_column: str) -> list[PairRow]:
-    """The rows of a file of pairs.
+def pair_rows(path: str, split_column: str) -> tuple[list[PairRow], str]:
+    """Return the rows of a file of pairs, and which columns were read under other names.
 
     Raises:
         BadFile: the file cannot be read as rows of these columns.
@@ -264,18 +302,68 @@ def pair_rows(path: str, split_column: str) -> list[PairRow]:
     rows, in_cells = read_rows(Path(path)), Path(path).suffix.lower() in DELIMITERS
     if not rows:
         raise BadFile(f"{path}: there are no rows.")
+    lists = _read_lists(path, rows, split_column)
     if in_cells:
         try:
             meaning(tuple(rows[0][1]), split_column)
         except Mistake as mistake:
             raise BadFile(f"{path}: row 1: {mistake}.") from mistake
     try:
-        return _ROWS.validate_python(rows, context=(split_column, in_cells))
+        read = _ROWS.validate_python(rows, context=(split_column, in_cells))
+        names = understood(tuple(rows[0][1]), split_column)
+        return read, "; ".join(filter(None, (names, lists)))
     except ValidationError as error:
         # One mistake a row is enough.
         first = {details["loc"][0]: details for details in reversed(error.errors())}
         raise_mistakes(path, [(rows[int(row)][0], _mistake(first[row])) for row in sorted(first)])
         raise
+
+
+def _read_lists(path: str, rows: Rows, split_column: str) -> str:
+    """Read columns of answers and foils whose texts are lists, as pandas writes them: "['a', 'b']".
+
+    Returns:
+        Which columns were read as lists, in words.
+
+    Raises:
+        BadPairs: some texts of a column are lists, and some are not.
+    """
+    try:
+        columns = meaning(tuple(rows[0][1]), split_column)
+    except Mistake:
+        return ""  # The rows are refused with this mistake.
+    read: list[str] = []
+    for name in (columns.answer, columns.foil):
+        if not name or name in ID_COLUMNS or name in YEARS:
+            continue
+        texts = [row.get(name) for _, row in rows]
+        lists = [_list_of(text) for text in texts]
+        if all(own is None for own in lists):
+            continue
+        if None in lists:
+            place = rows[lists.index(None)][0]
+            raise BadPairs(
+                f"{path}: {name!r} of row {place} is no list, and other rows have lists such as"
+                f" {short(next(text for text, own in zip(texts, lists, strict=True) if own))}."
+            )
+        for (_, row), own in zip(rows, lists, strict=True):
+            row[name] = own
+        read.append(name)
+    return f"read the texts of {' and '.join(read)} as lists" if read else ""
+
+
+def _list_of(text: Any) -> list[str] | None:
+    """Return the texts of a list in Python's or JSON's spelling; None if the text is no list."""
+    if not isinstance(text, str) or text.strip()[:1] != "[" or text.strip()[-1:] != "]":
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(text.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+        if isinstance(value, list) and value and all(isinstance(own, str) for own in value):
+            return value
+    return None
 
 
 def _mistake(details: ErrorDetails) -> Mistake:
@@ -337,7 +425,9 @@ def _with_years(made: dict[str, Any], column: str, value: Any) -> dict[str, Any]
     text = str(value) if type(value) is int else value
     century = _CENTURY.search(clean)
     year = f"{int(text):02d}" if isinstance(text, str) and _YEAR.fullmatch(text) else None
-    if century is None or year is None or century[0] + year not in clean or year == ENDINGS[-1]:
+    if century is None or year is None:
+        raise Mistake("no column 'foil'", f"{column!r} is {short(value)}, an answer alone")
+    if century[0] + year not in clean or year == ENDINGS[-1]:
         raise Mistake(
             f"{column!r} without a foil is a year YY, 0 to 98, of a prompt with CCYY that ends"
             " in CC",
@@ -365,6 +455,10 @@ def _year_spans(text: str, place: int) -> dict[str, Span]:
 SPLIT = "split"
 
 Continuations = tuple[tuple[str, ...], tuple[str, ...]]
+TOKENIZER = "tokenizer"
+"""The column that names the tokenizer of token ids: a hub id, or its last part."""
+ONE_KIND = 0.8
+"""The least share of words whose first letters are of one kind (`TokenIds`)."""
 
 
 @dataclass
@@ -377,7 +471,11 @@ class TokenIds:
     - some ids are words with a space before them and some are not: those that continue prompts
       are mostly of one kind, and a foreign tokenizer mixes them.
 
-    That does not find every foreign file, so what the first row's ids are read as is a note.
+    - the first letters of the words are of several kinds (small, capital, none), and fewer than
+      `ONE_KIND` of them of one kind.
+
+    That does not find every foreign file, so what the first row's ids are read as is a note, unless
+    a column `tokenizer` names the tokenizer.
 
     Attributes:
         path: of the file, for messages.
@@ -388,6 +486,9 @@ class TokenIds:
     path: str
     tokenizer: Any
     note: str = ""
+    # How many texts there are of each kind of first letter, and the first of each.
+    _letters: Counter[str] = field(default_factory=Counter)
+    _first_of: dict[str, str] = field(default_factory=dict)
     # The first text of each kind, by whether it begins with a space.
     _first: dict[bool, str] = field(default_factory=dict)
 
@@ -420,16 +521,51 @@ class TokenIds:
         n = len(row.answer_ids)
         right, wrong = tuple(texts[:n]), tuple(texts[n:])
         self.note = self.note or (
-            f"answers and foils are token ids; row {row.place} is read as {_listed(right)} against"
-            f" {_listed(wrong)}. If these are not the words that were meant, the file is of another"
-            " tokenizer"
+            ""
+            if self._is_known(row)
+            else "answers and foils are token ids of a tokenizer that is not known; row"
+            f" {row.place} is read as {_listed(right)} against {_listed(wrong)}. If these are not"
+            " the words that were meant, the file is of another tokenizer"
         )
         return right, wrong
+
+    def _is_known(self, row: PairRow) -> bool:
+        """Return whether a row names this tokenizer.
+
+        Raises:
+            BadPairs: the row names another tokenizer.
+        """
+        named = row.tags.get(TOKENIZER, "")
+        own = str(getattr(self.tokenizer, "name_or_path", ""))
+        if named and named.rpartition("/")[2].lower() != own.rstrip("/").rpartition("/")[2].lower():
+            raise BadPairs(
+                f"{self.path}: row {row.place} has token ids of the tokenizer {named}; this one is"
+                f" {own or type(self.tokenizer).__name__}."
+            )
+        return bool(named)
+
+    def check_letters(self) -> None:
+        """Refuse words whose first letters are of several kinds, after all rows were read.
+
+        Raises:
+            BadPairs: fewer than `ONE_KIND` of the words are of one kind.
+        """
+        total = self._letters.total()
+        if total and max(self._letters.values()) < ONE_KIND * total:
+            some = "; ".join(self._first_of.values())
+            raise BadPairs(
+                f"{self.path}: the token ids are no words of one use ({some}): was the file made"
+                " for another model? Texts in columns answer and foil fit any."
+            )
 
     def _check_kind(self, row: PairRow, token: int, text: str) -> None:
         """Refuse a word with a space before it where another has none."""
         spaced = text[:1].isspace()
         message = f"row {row.place}: {token} is {text!r}"
+        letter = text.strip()[:1]
+        kind = "capital" if letter.isupper() else "small" if letter.isalpha() else "none"
+        self._letters[kind] += 1
+        self._first_of.setdefault(kind, message)
         self._first.setdefault(spaced, message)
         if not row.clean[-1:].isspace() and len(self._first) == 2:
             raise BadPairs(
