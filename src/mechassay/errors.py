@@ -85,7 +85,11 @@ def nearest(name: str, known: Sequence[str], meant: Mapping[str, str]) -> str:
 
 
 def first_line(error: object) -> str:
-    """What an error says, in one line; its class if it says nothing."""
+    """Return the message of an error in one line; its class if it has none. The message of a file
+    that cannot be read is the reason, without the number and the path.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 

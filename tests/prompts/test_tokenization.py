@@ -16,14 +16,17 @@ from mechassay.prompts.pairs import Pair, filled
 from mechassay.prompts.tokenization import (
     ALIKE,
     LENGTHS,
+    MERGES,
     NOTHING,
     UNKNOWN,
     Aligned,
     Misaligned,
     align,
     continued,
+    n_merged,
     part_tokens,
     token_position,
+    usual_merging,
 )
 
 NUMBERS = [str(n) for n in range(1000)]
@@ -295,3 +298,39 @@ def test_the_tokens_of_all_parts_are_those_found_one_by_one() -> None:
         one_by_one = token_position(texts, spans, f"a.{end}", DIGITS)
         assert one_by_one == [parts["a"][place] for parts in found]
     assert part_tokens([], [], DIGITS) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "usual"), [([], 0), ([0, 0, 1], 0), ([1, 1, 0], 1), ([0, 1], 0), ([2, 1, 1, 2], 1)]
+)
+def test_the_usual_way_of_merging_keeps_more_of_the_prompt(counts: list[int], usual: int) -> None:
+    assert usual_merging(counts) == usual
+
+
+def test_what_a_continuation_changes_is_counted_from_the_end_of_the_prompt() -> None:
+    assert n_merged([1, 2, 3], [1, 2, 3, 4]) == 0
+    assert n_merged([1, 2, 3], [1, 2, 9]) == 1
+    assert n_merged([1, 2, 3], [8, 2, 3, 4]) == 3
+
+
+def test_continuations_that_merge_otherwise_than_most_are_left_out() -> None:
+    """The vocabulary has "ab" and "ac": "a" with "b" or "c" is one token, with "d" it is two."""
+    vocabulary = {piece: number for number, piece in enumerate(["[UNK]", *"abcde ", "ab", "ac"])}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(
+            models.BPE(vocabulary, [("a", "b"), ("a", "c")], unk_token="[UNK]")
+        ),
+        unk_token="[UNK]",
+    )
+    pair, worse, alone = align(
+        [("e a", "d a")] * 3,
+        [("d", "b"), ("b",), ("b",)],
+        [("e", "c"), ("d", "e"), ("c",)],
+        tokenizer,
+    )
+    assert isinstance(pair, Aligned) and (pair.cut, pair.forced) == (0, 0)
+    names = [tokenizer.convert_ids_to_tokens(ids) for ids in (pair.answers, pair.foils)]
+    assert names == [["d"], ["e"]]
+    assert isinstance(worse, Misaligned) and worse.reason == MERGES
+    assert worse.message == "'b' changes the last token of the prompt"
+    assert isinstance(alone, Aligned) and alone.cut == 1  # All of the pair merge: as before.

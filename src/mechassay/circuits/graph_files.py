@@ -306,7 +306,7 @@ def read_graph_file(path: str | Path, graph: Graph | None = None) -> GraphFile:
     path = Path(path)
     read = (_read_json, _read_pt)[ENDINGS.index(ending_of(path))]
     if not path.is_file():
-        raise BadFile(f"{path}: there is no such file.")
+        raise BadFile(f"{path}: there is no such file or folder.")
     return read(path, graph)
 
 

@@ -127,12 +127,17 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
+POSITIONAL = "names"
+"""The values that are typed without a name, see `command`."""
+
+
 def command(
     experiment_type: type[Any],
     *,
     help: str = "",
     without: tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
+    positional: str = "",
     defaults: Mapping[str, Any] | None = None,
     change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Callable[..., None]:
@@ -144,16 +149,23 @@ def command(
         help: of the command; the first paragraph of the class's docstring by default.
         without: fields that are no options.
         arguments: fields that are typed without a name, and have to be given.
+        positional: a field whose values may be typed without a name, too.
         defaults: other defaults than those of the fields.
         change: what was typed, by field, before the experiment is made of it.
     """
     parameters, hints = _parameters(experiment_type, without, arguments, dict(defaults or {}))
     fixed = {name: value for name, value in (defaults or {}).items() if name in without}
+    if positional:
+        help_of = options_of(experiment_type)[positional].help
+        typed_too = Annotated[list[str] | None, typer.Argument(help=help_of, show_default=False)]
+        parameters.insert(0, _keyword(POSITIONAL, typed_too, None))
     for name, annotation in RUNNER.items():
         parameters.append(_keyword(name, annotation, DEFAULTS[name]))
 
     def run(**typed: Any) -> None:
         where = {name: typed.pop(name) for name in RUNNER}
+        if more := typed.pop(POSITIONAL, None):
+            typed[positional] = [*(typed[positional] or ()), *more]
         plain = {name: _plain(value, hints[name]) for name, value in typed.items()}
         fields = {
             **fixed,

@@ -199,7 +199,9 @@ def _counts(check: PairsCheck) -> TextTable:
     return TextTable.of(f"{check.task}, {check.counterfactual}", headings, rows)
 
 
-app.command("score")(command(AccuracyExperiment, defaults=AccuracyExperiment.typed))
+app.command("score")(
+    command(AccuracyExperiment, positional="tasks", defaults=AccuracyExperiment.typed)
+)
 
 
 @app.command("export")
