@@ -104,6 +104,10 @@ def one_of(kind: str, value: str, choices: Collection[ChoiceT]) -> ChoiceT:
     raise UnknownName(kind, value, choices)
 
 
+class NoSuchSplit(BadUsage):
+    """A split that a task or a file does not have."""
+
+
 class UnsupportedModel(MechassayError):
     """A model whose architecture the engine cannot decode."""
 

@@ -31,8 +31,9 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """The error message, which has to be one line; what a run will take may stand before it."""
-        lines = [line for line in self.err.strip().splitlines() if not line.startswith("plan: ")]
+        """The error message, which has to be one line; plans and notes may stand before it."""
+        told = ("plan: ", "note: ")
+        lines = [line for line in self.err.strip().splitlines() if not line.startswith(told)]
         assert len(lines) == 1, self.err
         return lines[0]
 

@@ -31,7 +31,8 @@ def test_a_file_is_not_called_a_missing_folder(
 
 def test_an_unknown_task_names_the_files_that_are_read(run: Any) -> None:
     assert (
-        "A file of pairs ends in .jsonl, .json, .csv, .tsv." in run("tasks", "show", "nosuch").line
+        "A file of pairs ends in .jsonl, .json, .csv, .tsv, .ndjson, .jsonl.gz, .parquet."
+        in run("tasks", "show", "nosuch").line
     )
 
 

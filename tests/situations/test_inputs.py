@@ -203,16 +203,13 @@ def test_bos_is_found_in_a_vocabulary_that_knows_no_word_of_a_short_text() -> No
 def test_prompts_that_are_cut_or_written_on_are_noted(tmp_path: Path) -> None:
     model = model_with("bos")
     cut = {"clean": "John gave a ring to ", "counterfactual": "Mary gave a ring to "}
-    task = own_task(
-        tmp_path,
-        [
-            {**cut, "answer": "Mary", "foil": "John"},
-            {"clean": "35 + 24 =", "counterfactual": "35 + 23 =", "answer": " 59", "foil": " 58"},
-        ],
-    )
-    pairs = task.pairs("test", model)
-    assert pairs.notes["cut"].startswith("in 1 of 2 pairs") and "special" not in pairs.notes
-    assert "1 of 2 pairs" in pairs.notes["forced"] and "tokens" in pairs._repr_html_()
+    pairs = own_task(tmp_path, [{**cut, "answer": "Mary", "foil": "John"}]).pairs("test", model)
+    assert pairs.notes["cut"].startswith("in 1 of 1 pairs") and "special" not in pairs.notes
+    sums = {"clean": "35 + 24 =", "counterfactual": "35 + 23 =", "answer": " 59", "foil": " 58"}
+    pairs = own_task(tmp_path, [sums]).pairs("test", model)
+    assert "1 of 1 pairs" in pairs.notes["forced"] and "tokens" in pairs._repr_html_()
+    both = own_task(tmp_path, [{**cut, "answer": "Mary", "foil": "John"}, sums])
+    assert both.pairs("test", model).dropped == {"merges with the end of the prompt": 1}
 
 
 # --- answers of several tokens

@@ -506,9 +506,17 @@ def test_token_ids_of_another_tokenizer(tmp_path: Path) -> None:
     pairs, check = FileTask(path).pairs("test", tokenizer), check_pairs(path, tokenizer)
     note = pairs.notes["token ids"]
     assert note.startswith(
-        "answers and foils are token ids; row 2 is read as ' Paris' against ' Rome'."
+        "answers and foils are token ids of a tokenizer that is not known; row 2 is read as"
+        " ' Paris' against ' Rome'."
     )
-    assert pairs.selection()["notes"] == dict(pairs.notes) == dict(check.remarks)
+    assert pairs.selection()["notes"] == dict(pairs.notes)
+    assert dict(check.remarks).pop("verdicts").startswith("the test split has 1 group after")
+    assert {**pairs.notes, "verdicts": check.remarks["verdicts"]} == dict(check.remarks)
+    named = write(tmp_path, as_csv([{**rows[0], "split": "test", "tokenizer": "a/mine"}]), "n.csv")
+    with pytest.raises(BadPairs, match="has token ids of the tokenizer a/mine; this one is"):
+        FileTask(named).pairs("test", tokenizer)
+    tokenizer.name_or_path = "models/mine"
+    assert "token ids" not in FileTask(named).pairs("test", tokenizer).notes
 
 
 @pytest.mark.parametrize(
@@ -587,7 +595,6 @@ def test_a_year_is_compared_with_those_up_to_it(tmp_path: Path, column: str, nam
         {"label": 99},
         {"label": "x"},
         {"label": 152},
-        {"clean": "The year 1352 to 13 "},
     ],
 )
 def test_years_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -596,6 +603,12 @@ def test_years_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
         "my: row 1: 'label' without a foil is a year YY, 0 to 98, of a prompt with CCYY that ends"
         " in CC (got "
     )
+
+
+def test_a_label_after_no_year_lacks_a_foil(tmp_path: Path) -> None:
+    rows = [{**WAR, "label": 52, "clean": "The year 1352 to 13 "}]
+    message = "my: row 1: no column 'foil' ('label' is 52, an answer alone)."
+    assert refused(write(tmp_path, jsonl(rows)), BadFile) == message
 
 
 def test_a_label_beside_answer_and_foil_is_a_tag(tmp_path: Path) -> None:

@@ -214,8 +214,8 @@ def test_the_task(tmp_path: Path) -> None:
     with pytest.raises(
         BadUsage,
         match=(
-            "towns has no split 'test', only train: ask for 'train', or say in a column 'split'"
-            " which rows are"
+            "towns has no split 'test', only train: ask for 'train' .--split train., or say in a"
+            " column 'split' which rows are"
         ),
     ):
         task.pairs("test")

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from mechassay.cli.names import ENGINES
-from mechassay.errors import MechassayError, one_of
+from mechassay.errors import BadFile, BadPairs, MechassayError, NoSuchSplit, first_line, one_of
 from mechassay.models.devices import read_device_map
 from mechassay.results.console import print_text, standard_output
 from mechassay.results.page import Report
@@ -89,9 +89,11 @@ def print_cost(
     cost_of = COSTS.load(experiment.kind)
     try:
         cost = replace(cost_of(experiment, left, worker), processes=n_processes)
-    except MechassayError:
-        # The cells say the reason; cells of other models may be done.
-        typer.echo("plan: not known before it is run.", err=True)
+    except MechassayError as error:
+        # What is wrong is for the cells to say, once; those of other models may be done.
+        about_pairs = isinstance(error, BadPairs | BadFile | NoSuchSplit)
+        reason = "." if about_pairs else f": {first_line(error)}"
+        typer.echo(f"plan: not known before it is run{reason}", err=True)
         return lambda *_: None
     typer.echo(f"plan: {cost.line}", err=True)
     corrected = False

@@ -70,6 +70,7 @@ from mechassay.models.origin import accepted, found_in
 from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, PairTokens, Record, Spec, Table, Values
+from mechassay.results.report import SAID_FIRST
 from mechassay.runs.cells import Cell
 from mechassay.runs.worker import Worker, made_by
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
@@ -713,7 +714,10 @@ class CircuitInputs:
         record = with_metrics(record, self.metrics, scored)
         # A task's notes on its data, for example that rows repeat each other.
         notes = dict.fromkeys(
-            note for chosen in record.data.values() for note in chosen.notes.values()
+            note
+            for chosen in record.data.values()
+            for name, note in chosen.notes.items()
+            if name not in SAID_FIRST
         )
         return record.changed(warnings=[*record.warnings, *notes])
 

@@ -286,6 +286,8 @@ def _unwrapped(path: Path, whole: dict[str, Any]) -> Any:
             for row in rows
         ]
     known = [key for key in lists if key.lower() in WRAPPERS]
+    if not whole:
+        return whole
     if len(known) != 1:
         raise BadFile(
             f"{path}: a .json file of rows is a list of objects, or an object with one such list"

@@ -117,7 +117,7 @@ def compared(aligned: Aligned, tokenizer: Any) -> str:
     """Say which tokens an aligned pair compares: "after '... the year 17' the model is asked for
     '32' (id 17) against '11' (id 4)"; "" for a pair without answers.
     """
-    if not aligned.answers or not aligned.foils:
+    if not aligned.answers or not aligned.foils or not hasattr(tokenizer, "decode"):
         return ""
 
     def listed(ids: Sequence[int]) -> str:

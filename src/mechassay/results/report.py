@@ -138,16 +138,25 @@ SAID_FIRST = ("columns", "compared", "token ids", "fewer pairs", "exchanged coun
 """Notes on pairs that stand above the first table (`tasks.task`, `tasks.file_splits`)."""
 
 
+MOST_COMPARED = 2
+"""Sentences on what is compared that a page begins with."""
+
+
 def pairs_lines(records: Sequence[Record]) -> list[str]:
     """Say what the first pair of each task compares, and what was dropped of the rows of a file."""
     lines: dict[str, None] = {}
+    n_compared = 0
     for record in records:
         for role, data in record.data.items():
             if role == "train" and "test" in record.data:
                 continue
             for name in SAID_FIRST:
-                if text := data.notes.get(name):
-                    lines[f"{data.task}: {text}."] = None
+                line = f"{data.task}: {data.notes.get(name)}."
+                if name not in data.notes or line in lines:
+                    continue
+                n_compared += name == "compared"
+                if name != "compared" or n_compared <= MOST_COMPARED:
+                    lines[line] = None
             if "file" in data.settings and (n := sum(data.dropped.values())):
                 reason = max(data.dropped, key=lambda own: data.dropped[own])
                 most = "" if data.dropped[reason] == n else f"{data.dropped[reason]:,} for "

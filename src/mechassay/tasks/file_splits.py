@@ -33,7 +33,6 @@ from mechassay.errors import BadFile, BadPairs, UnknownName
 from mechassay.prompts.pairs import Unreadable
 from mechassay.prompts.rows import where
 from mechassay.prompts.tokenization import MERGES, encode, n_merged, usual_merging
-from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.tasks.greater_than import usual
 from mechassay.tasks.pair_rows import ENDINGS, SPLIT, PairRow, TokenIds
 from mechassay.tasks.task import (
@@ -109,6 +108,8 @@ TWO_SPLITS, THREE_SPLITS, BY_SHARES = 40, 60, 100
 
 
 def _few_components(n: int, split_column: str) -> str:
+    from mechassay.stats.intervals import FEW_GROUPS  # scipy is not imported for a list of tasks.
+
     return (
         f"the file has {counted(n, 'group')} of rows that share nothing; a run that finds a circuit"
         f" or a site gives no verdict over prompts below {TWO_SPLITS} ({TWO_SPLITS - n} more are"
@@ -173,6 +174,8 @@ def _components(hashes: UInt64[np.ndarray, "rows 3"]) -> UInt64[np.ndarray, "row
 
 
 def _allotted(components: UInt64[np.ndarray, "rows"]) -> list[str]:
+    from mechassay.stats.intervals import FEW_GROUPS
+
     n = len(np.unique(components))
     if n >= BY_SHARES:
         return allotted(components, SHARES, FEW_GROUPS)

@@ -20,11 +20,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, NamedTuple
 
-from mechassay.errors import BadFile, BadUsage, MechassayError, one_of
+from mechassay.errors import BadFile, BadUsage, MechassayError, NoSuchSplit, one_of
 from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable
 from mechassay.prompts.rows import FILES, check_ending
 from mechassay.prompts.tokenization import Aligned, Misaligned, Span, compared, tokenizer_of
-from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.tasks import registry_of
 from mechassay.tasks.file_splits import Contents, contents_of, own_id, readings
 from mechassay.tasks.greater_than import GreaterThan
@@ -240,10 +239,10 @@ class FileTask(Task):
         contents = contents_of(rows, self.path, self.name, self.split_column)
         return replace(contents, notes=contents.notes | ({COLUMNS: columns} if columns else {}))
 
-    def _no_split(self, split: str) -> BadUsage:
+    def _no_split(self, split: str) -> NoSuchSplit:
         there = ", ".join(self.sizes)
         ask = next(iter(self.sizes))
-        return BadUsage(
+        return NoSuchSplit(
             f"{self.name} has no split {split!r}, only {there}: ask for {ask!r} (--split {ask}), or"
             f" say in a column {self.split_column!r} which rows are {split}."
         )
@@ -435,6 +434,8 @@ def check_pairs(
     first = next((row.compared for rows in looked.values() for row in rows if row.compared), "")
     remarks |= {COMPARED: first} if first else {}
     splits = {split: _summary(rows) for split, rows in looked.items()}
+    from mechassay.stats.intervals import FEW_GROUPS
+
     left = splits["test"].groups if "test" in splits else 0
     if isinstance(task, FileTask) and left < FEW_GROUPS and "splits" not in remarks:
         remarks["verdicts"] = (

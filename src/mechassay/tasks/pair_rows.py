@@ -425,9 +425,9 @@ def _with_years(made: dict[str, Any], column: str, value: Any) -> dict[str, Any]
     text = str(value) if type(value) is int else value
     century = _CENTURY.search(clean)
     year = f"{int(text):02d}" if isinstance(text, str) and _YEAR.fullmatch(text) else None
-    if century is None or year is None:
+    if century is None:
         raise Mistake("no column 'foil'", f"{column!r} is {short(value)}, an answer alone")
-    if century[0] + year not in clean or year == ENDINGS[-1]:
+    if year is None or century[0] + year not in clean or year == ENDINGS[-1]:
         raise Mistake(
             f"{column!r} without a foil is a year YY, 0 to 98, of a prompt with CCYY that ends"
             " in CC",

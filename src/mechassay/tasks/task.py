@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.errors import BadPairs, BadUsage, NoSuchSplit, one_of
 from mechassay.prompts.pairs import ABSENT, Example, Examples, Pairs, Unreadable, align_pairs
 from mechassay.prompts.tokenization import (
     Aligned,
@@ -254,9 +254,11 @@ class Task(ABC):
             raise self._no_split(split)
         return limit or self.sizes[split]
 
-    def _no_split(self, split: str) -> BadUsage:
+    def _no_split(self, split: str) -> NoSuchSplit:
         known = ", ".join(self.sizes)
-        return BadUsage(f"{self.name} has no split {split!r}, only {known}: ask for one of those.")
+        return NoSuchSplit(
+            f"{self.name} has no split {split!r}, only {known}: ask for one of those."
+        )
 
     def _stream(
         self, split: str, tokenizer: Any, seed: int, private_seed: int | None
