@@ -54,7 +54,7 @@ from mechassay.results.records import Record, Selection, Spec, Table
 from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment, Interrupted
 from mechassay.runs.names import circuit_labels
-from mechassay.runs.worker import Worker, made_by
+from mechassay.runs.worker import Worker, draw, made_by
 from mechassay.stats import DESIGN_KINDS
 from mechassay.tasks import TASKS
 from mechassay.tasks.task import Task, settings_of
@@ -318,7 +318,9 @@ def found_circuit(
     """A circuit as it is typed, found on the train split if need be."""
     spec, scores = CircuitSpec.parse(text), dict[str, Scores]()
     if spec.kind == "method":
-        pairs = task.pairs(
+        pairs = draw(
+            task,
+            "pairs",
             "train",
             model,
             limit=experiment.train_limit,

@@ -47,7 +47,7 @@ from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Selection, Spec
 from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
-from mechassay.runs.worker import Worker, made_by
+from mechassay.runs.worker import Worker, draw, made_by
 from mechassay.tasks import TASKS
 from mechassay.tasks.task import Task, settings_of
 from mechassay.truth.ground_truth import (
@@ -270,7 +270,9 @@ class MeasureInputs:
         """Pairs of a task."""
         experiment = self.experiment
         own = task.name == self.task.name
-        return task.pairs(
+        return draw(
+            task,
+            "pairs",
             split,
             self.model,
             limit=limit,

@@ -270,7 +270,7 @@ class Worker:
             about: see `Task.pairs`, also for errors.
         """
         task, key = self._asked(what, of, split, about)
-        return self._drawn.pop(key, None) or _draw(task, what, split, model, about)
+        return self._drawn.pop(key, None) or draw(task, what, split, model, **about)
 
     def sample(
         self, what: What, of: tuple[str, str], model: Model, split: str, n: int, **about: Any
@@ -289,7 +289,7 @@ class Worker:
         task, key = self._asked(what, of, split, about)
         if key in self._drawn:
             return self._drawn[key][:SAMPLE]
-        drawn = _draw(task, what, split, model if whole else model.tokenizer, about)
+        drawn = draw(task, what, split, model if whole else model.tokenizer, **about)
         self._drawn |= {key: drawn} if whole else {}
         return drawn[:SAMPLE]
 
@@ -332,7 +332,7 @@ def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
     return provenance(**about, seed=seed, data_hash=data_hash)
 
 
-def _draw(task: Task, what: What, split: str, model: Any, about: Mapping[str, Any]) -> Any:
+def draw(task: Task, what: What, split: str, model: Any, **about: Any) -> Any:
     """Draw pairs or examples. A file of one's own gives what it has, where the limit is more."""
     from mechassay.tasks.load import FileTask
 
