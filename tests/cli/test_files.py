@@ -35,7 +35,11 @@ def checked(file: str, folder: Path, tmp_path: Path, run: Run) -> dict[str, Any]
             "read clean_prefix as clean, patch_prefix as counterfactual, clean_answer as answer,"
             " patch_answer as foil",
         ),
-        ("prompts.json", "read corrupt as counterfactual, wrong_answers as foil"),
+        (
+            "prompts.json",
+            "read clean as clean, corrupt as counterfactual, answers as answer, wrong_answers as"
+            " foil",
+        ),
         (
             "correct_token.ndjson",
             "read clean_prompt as clean, corrupted_prompt as counterfactual, correct_token as"
@@ -68,14 +72,14 @@ def test_the_score_is_of_all_rows_and_says_what_is_compared(
     words = ("--task", FILES / "prompts.json", "--model", folder, "-o", tmp_path / "run")
     done = run("tasks", "score", *words)
     assert done.code == 0, done.err
-    assert "note: prompts: read corrupt as counterfactual, wrong_answers as foil." in done.err
+    assert "note: prompts: read clean as clean, corrupt as counterfactual, answers as" in done.err
     assert f"note: prompts: {FIRST}" in done.err
-    assert "note: prompts: the split all has 8 of 200 examples." in done.err
+    assert "note: prompts: the rows of the file give 8 examples; the limit is 200." in done.err
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "the model is asked for" in page and "wrong_answers as foil" in page
     assert page.index("the model is asked for") < page.index("<table")
     one = run("tasks", "score", *words[:-1], tmp_path / "one", "--split", "test")
-    assert "the split test has 2 of 200 examples" in one.err
+    assert "the split test gives 2 examples; the limit is 200" in one.err
 
 
 def test_permuted_facts_keep_to_their_split(folder: Path, tmp_path: Path, run: Run) -> None:

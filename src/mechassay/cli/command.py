@@ -156,7 +156,7 @@ def command(
     parameters, hints = _parameters(experiment_type, without, arguments, dict(defaults or {}))
     fixed = {name: value for name, value in (defaults or {}).items() if name in without}
     if positional:
-        help_of = options_of(experiment_type)[positional].help
+        help_of = f"{options_of(experiment_type)[positional].help} Or files of pairs."
         typed_too = Annotated[list[str] | None, typer.Argument(help=help_of, show_default=False)]
         parameters.insert(0, _keyword(POSITIONAL, typed_too, None))
     for name, annotation in RUNNER.items():

@@ -90,7 +90,7 @@ class AccuracyExperiment(Experiment):
         from mechassay.prompts.pairs import content_hash
         from mechassay.prompts.tokenization import Aligned, compared
         from mechassay.results.records import Selection
-        from mechassay.tasks.task import COMPARED, FEWER, PRIVATE, aligned
+        from mechassay.tasks.task import COMPARED, FEWER, PRIVATE, aligned, fewer_text
 
         model, task = self.loaded(cell, worker)
         of, about = (cell["model"], cell["task"]), {"seed": self.seed}
@@ -99,7 +99,7 @@ class AccuracyExperiment(Experiment):
         examples = worker.drawn("examples", of, model, split, **about)
         notes = dict(task.notes(split, model.tokenizer))
         if self.limit is not None and len(examples) < self.limit:
-            notes[FEWER] = f"the split {split} has {len(examples)} of {self.limit} examples"
+            notes[FEWER] = fewer_text(split, len(examples), "example", self.limit)
         (first,) = aligned(examples[:1], task.counterfactuals[0], model.tokenizer)
         if split != PRIVATE and isinstance(first, Aligned):
             notes[COMPARED] = compared(first, model.tokenizer)

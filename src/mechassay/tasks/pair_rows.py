@@ -183,13 +183,9 @@ def understood(names: Texts, split_column: str) -> str:
     columns = meaning(names, split_column)
     read = {"clean": columns.clean, "counterfactual": columns.counterfactual}
     read |= {"answer": columns.answer, "foil": columns.foil}
-    known = {what: (PROMPTS | CONTINUATIONS)[what] for what in read}
-    others = [
-        f"{name} as {what}"
-        for what, name in read.items()
-        if name and name not in known[what] and name not in ID_COLUMNS and name not in YEARS
-    ]
-    return f"read {', '.join(others)}" if others else ""
+    if columns.years or all(name in (what, f"{what}s", "corrupted") for what, name in read.items()):
+        return ""
+    return f"read {', '.join(f'{name} as {what}' for what, name in read.items())}"
 
 
 def _hint(missing: Sequence[str], names: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ from mechassay.prompts.tokenization import (
 )
 from mechassay.tasks import KEEP, MOST_PAIRS, Keep
 from mechassay.utils.arguments import checked
-from mechassay.utils.display import html_facts
+from mechassay.utils.display import counted, html_facts
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt64
@@ -234,7 +234,7 @@ class Task(ABC):
         source |= {"settings": settings_of(self)} | ({} if split == "private" else {"seed": seed})
         notes = dict(self.notes(split, tokenizer))
         if fewer and limit is not None and 0 < len(chosen.pairs) < limit:
-            notes[FEWER] = f"the split {split} has {len(chosen.pairs)} of {limit} pairs asked for"
+            notes[FEWER] = fewer_text(split, len(chosen.pairs), "pair", limit)
         if split != PRIVATE and chosen.compared:
             notes[COMPARED] = chosen.compared
         source |= {"notes": notes} if notes else {}
@@ -389,6 +389,12 @@ def _too_few(task: Task, split: str, pairs: Pairs, size: int) -> BadPairs:
         f"Split {split!r} of {task.name} has {len(pairs)} usable pairs{wanted}; dropped:"
         f" {dropped or 'none'}."
     )
+
+
+def fewer_text(split: str, n: int, one: str, limit: int) -> str:
+    """Say that a split has fewer pairs or examples than the limit of a run."""
+    where = "the rows of the file give" if split == ALL else f"the split {split} gives"
+    return f"{where} {counted(n, one)}; the limit is {limit}"
 
 
 def split_rng(split: str, seed: int) -> np.random.Generator:
