@@ -32,7 +32,7 @@ from typing import IO, Any, cast
 
 from pydantic import Field, ValidationError
 
-from mechassay.errors import BadFile, first_line
+from mechassay.errors import BadFile, BadUsage, first_line
 from mechassay.leaderboard.cells import BoardCell
 from mechassay.leaderboard.recomputation import (
     MadeRecord,
@@ -216,6 +216,8 @@ def made_on_board(cell: BoardCell, board: Path, folder: Path) -> MadeRecord:
         scores = unpack_artefact(board, held.scores, folder / "scores.safetensors")
     try:
         return MadeRecord.of(record, plan, held.cell, scores)
+    except BadUsage:
+        raise
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise BadFile(
             f"{plan_file(board, cell.sha256)}: no plan of a run ({first_line(error)})."
