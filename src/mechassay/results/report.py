@@ -134,35 +134,36 @@ def notes_on(records: Sequence[Record]) -> list[str]:
     ]
 
 
-SAID_FIRST = ("columns", "compared", "token ids", "fewer pairs", "exchanged counterfactuals")
+COMPARED = "compared"
+SAID_FIRST = (
+    *("columns", COMPARED, "token ids", "fewer pairs"),
+    *("exchanged counterfactuals", "shared counterfactuals"),
+)
 """Notes on pairs that stand above the first table (`tasks.task`, `tasks.file_splits`)."""
-
-
 MOST_COMPARED = 2
-"""Sentences on what is compared that a page begins with."""
+"""Tasks for which a page begins with the tokens that the first pair compares."""
 
 
 def pairs_lines(records: Sequence[Record]) -> list[str]:
-    """Say what the first pair of each task compares, and what was dropped of the rows of a file."""
+    """Return sentences on the pairs of records: the tokens that the first pair of a task compares,
+    notes on files, and the number of rows of a file that were dropped.
+    """
+    compared: dict[str, str] = {}
     lines: dict[str, None] = {}
-    n_compared = 0
     for record in records:
-        for role, data in record.data.items():
-            if role == "train" and "test" in record.data:
-                continue
-            for name in SAID_FIRST:
-                line = f"{data.task}: {data.notes.get(name)}."
-                if name not in data.notes or line in lines:
-                    continue
-                n_compared += name == "compared"
-                if name != "compared" or n_compared <= MOST_COMPARED:
-                    lines[line] = None
-            if "file" in data.settings and (n := sum(data.dropped.values())):
-                reason = max(data.dropped, key=lambda own: data.dropped[own])
-                most = "" if data.dropped[reason] == n else f"{data.dropped[reason]:,} for "
-                rows = f"{n:,} of {n + data.kept:,} rows dropped"
-                lines[f"{data.task}: {rows}: {most}{reason}."] = None
-    return list(lines)
+        dropped, kept, task = Counter[str](), 0, ""
+        for data in sorted(record.data.values(), key=lambda own: own.split != "test"):
+            if COMPARED in data.notes:
+                compared.setdefault(data.task, f"{data.task}: {data.notes[COMPARED]}.")
+            notes = [data.notes[x] for x in SAID_FIRST if x != COMPARED and x in data.notes]
+            lines |= dict.fromkeys(f"{data.task}: {note}." for note in notes)
+            if "file" in data.settings:
+                dropped, kept, task = dropped + Counter(data.dropped), kept + data.kept, data.task
+        if n := dropped.total():
+            [(reason, most)] = dropped.most_common(1)
+            count = "" if most == n else f"{most:,} for "
+            lines[f"{task}: {n:,} of {n + kept:,} rows dropped: {count}{reason}."] = None
+    return [*list(compared.values())[:MOST_COMPARED], *lines]
 
 
 def unknown_models(records: Sequence[Record]) -> list[str]:

@@ -100,7 +100,7 @@ class AccuracyExperiment(Experiment):
         notes = dict(task.notes(split, model.tokenizer))
         if self.limit is not None and len(examples) < self.limit:
             notes[FEWER] = fewer_text(split, len(examples), "example", self.limit)
-        (first,) = aligned(examples[:1], task.counterfactuals[0], model.tokenizer)
+        first = next(iter(aligned(examples[:1], task.counterfactuals[0], model.tokenizer)), None)
         if split != PRIVATE and isinstance(first, Aligned):
             notes[COMPARED] = compared(first, model.tokenizer)
         # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.

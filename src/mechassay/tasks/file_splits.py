@@ -21,6 +21,7 @@ do not, are left out of their row (`prompts.tokenization`).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +38,7 @@ from mechassay.tasks.greater_than import usual
 from mechassay.tasks.pair_rows import ENDINGS, SPLIT, PairRow, TokenIds
 from mechassay.tasks.task import (
     NO_HASH,
+    PRIVATE,
     SHARES,
     SPLITS,
     allotted,
@@ -95,12 +97,30 @@ def contents_of(rows: list[PairRow], path: str, name: str, split_column: str) ->
     _check_contradictions(rows, stated, path)
     groups = _groups(rows, hashes, name)
     notes: dict[str, str] = {}
+    if shared := _shared_counterfactuals(rows, splits):
+        notes["shared counterfactuals"] = (
+            f"{counted(shared, 'row')} of different splits share a counterfactual prompt"
+        )
     if 0 < n_components < TWO_SPLITS:
         notes["splits"] = _few_components(n_components, split_column)
     repeated = [rows[row].place for row, _ in _repeats([row.clean for row in rows])]
     if repeated:
-        notes["repeated prompts"] = _repeated(rows, repeated, joined=groups != [*map(_group, rows)])
+        notes["repeated prompts"] = _repeated(
+            rows, repeated, joined=groups != [row.group for row in rows]
+        )
     return Contents(rows, path, name, splits, groups, n_components, notes)
+
+
+def _shared_counterfactuals(rows: Sequence[PairRow], splits: Sequence[str]) -> int:
+    """Count the rows whose counterfactual is that of a row of another split, and no clean prompt,
+    for which there is an exchange.
+    """
+    cleans = {row.clean for row in rows}
+    by_text: dict[str, set[str]] = {}
+    for row, split in zip(rows, splits, strict=True):
+        by_text.setdefault(row.counterfactual, set()).add(split)
+    several = {text for text, own in by_text.items() if len(own) > 1} - cleans
+    return sum(row.counterfactual in several for row in rows)
 
 
 TWO_SPLITS, THREE_SPLITS, BY_SHARES = 40, 60, 100
@@ -124,10 +144,6 @@ def _repeated(rows: Sequence[PairRow], repeated: Sequence[int], *, joined: bool)
     note = f"{where(repeated)} {has} the clean prompt of a row before"
     note += f" ({whole:,} of them repeat{'s' * (whole == 1)} a whole row)" if whole else ""
     return note + ("; rows with one prompt are one group" if joined else "")
-
-
-def _group(row: PairRow) -> str | None:
-    return row.group
 
 
 def own_id(name: str, row: PairRow) -> str:
@@ -294,7 +310,13 @@ def readings(contents: Contents, tokenizer: Any, *, whole: bool = False) -> Read
     ids = TokenIds(contents.path, tokenizer)
     rows = [_as_texts(row, ids, tokenizer) for row in rows]
     ids.check_letters()
-    notes |= {"token ids": ids.note} if ids.note else {}
+    public = (
+        row
+        for row, split in zip(rows, contents.splits, strict=True)
+        if isinstance(row, PairRow) and split != PRIVATE and not ids.is_known(row)
+    )
+    if (first := next((row for row in public if row.answer_ids), None)) is not None:
+        notes["token ids"] = ids.note(first)
     return Readings(_continued(rows, contents.name, tokenizer), notes)
 
 
@@ -316,21 +338,23 @@ def _continued(
     rows: Sequence[PairRow | Unreadable], name: str, tokenizer: Any
 ) -> list[PairRow | Unreadable]:
     """Leave out continuations that merge with their prompt otherwise than most of the file."""
-    texts = {
-        row.clean + text: row.clean
-        for row in rows
-        if isinstance(row, PairRow) and not (row.years or row.answer_ids)
-        for text in (*row.answers, *row.foils)
-    }
-    prompts = dict.fromkeys(texts.values())
-    known = dict(zip(prompts, encode(tokenizer, list(prompts)), strict=True))
-    encoded = zip(texts.items(), encode(tokenizer, list(texts)), strict=True)
-    merged = {whole: n_merged(known[clean], ids) for (whole, clean), ids in encoded}
+    texts = list(
+        dict.fromkeys(
+            (row.clean, text)
+            for row in rows
+            if isinstance(row, PairRow) and not (row.years or row.answer_ids)
+            for text in (*row.answers, *row.foils)
+        )
+    )
+    prompts = list(dict.fromkeys(clean for clean, _ in texts))
+    known = dict(zip(prompts, encode(tokenizer, prompts), strict=True))
+    encoded = zip(texts, encode(tokenizer, [clean + text for clean, text in texts]), strict=True)
+    merged = {(clean, text): n_merged(known[clean], ids) for (clean, text), ids in encoded}
     most = usual_merging(merged.values())
 
     def kept(row: PairRow) -> PairRow | Unreadable:
         right, wrong = (
-            tuple(text for text in some if merged.get(row.clean + text, most) == most)
+            tuple(text for text in some if merged.get((row.clean, text), most) == most)
             for some in (row.answers, row.foils)
         )
         if right and wrong:
@@ -360,16 +384,32 @@ def _own_counterfactuals(
     if tokenizer is not None:
         prompts = list(cleans)
         lengths = dict(zip(prompts, map(len, encode(tokenizer, prompts)), strict=True))
+    places: dict[tuple[str, int], list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault((splits[place], lengths.get(row.clean, 0)), []).append(place)
     own: list[PairRow | Unreadable] = list(rows)
     exchanged = 0
     for place in foreign:
-        other = _partner(place, contents, cleans[rows[place].counterfactual], lengths)
-        exchanged += other is not None
-        own[place] = other or Unreadable(
-            own_id(contents.name, rows[place]),
-            OTHER_SPLIT,
-            f"no other row of the split {splits[place]!r} has a prompt of as many tokens and other"
-            " answers",
+        row = rows[place]
+        if set(_labels(row)[1]) != set(_labels(cleans[row.counterfactual])[0]):
+            why = "its foils are not the answers of that prompt, so that no other prompt fits them"
+            own[place] = Unreadable(own_id(contents.name, row), OTHER_SPLIT, why)
+            continue
+        like = places[splits[place], lengths.get(row.clean, 0)]
+        after = bisect_right(like, place)
+        others = (rows[other] for other in (*like[after:], *like[:after]))
+        answers = set(_labels(row)[0])
+        partner = next((x for x in others if answers.isdisjoint(_labels(x)[0])), None)
+        exchanged += partner is not None
+        own[place] = (
+            _with_counterfactual(row, partner)
+            if partner is not None
+            else Unreadable(
+                own_id(contents.name, row),
+                OTHER_SPLIT,
+                f"no other row of the split {splits[place]!r} has a prompt of the same number of"
+                " tokens and other answers",
+            )
         )
     linked = sum(row.counterfactual in cleans for row in rows)
     notes["exchanged counterfactuals"] = (
@@ -381,33 +421,18 @@ def _own_counterfactuals(
     return own
 
 
-def _partner(
-    place: int, contents: Contents, old: PairRow, lengths: Mapping[str, int]
-) -> PairRow | None:
-    """Return the row with the prompt of another row of its split, the next that fits."""
-    rows, row = contents.rows, contents.rows[place]
-    answers, foils = _labels(row)
-    if set(foils) != set(_labels(old)[0]):
-        return None  # Foils that are not the old row's answers would not fit another row's prompt.
-    for step in range(1, len(rows)):
-        other = rows[(place + step) % len(rows)]
-        if (
-            contents.splits[(place + step) % len(rows)] == contents.splits[place]
-            and lengths.get(other.clean) == lengths.get(row.clean)
-            and other.clean != row.clean
-            and set(answers).isdisjoint(_labels(other)[0])
-        ):
-            return row.model_copy(
-                update={
-                    "counterfactual": other.clean,
-                    "foils": other.answers,
-                    "foil_ids": other.answer_ids,
-                    "counterfactual_answers": other.answers if row.counterfactual_answers else (),
-                    "other_values": {name: other.values.get(name, "") for name in row.values},
-                    "other_spans": other.spans,
-                }
-            )
-    return None
+def _with_counterfactual(row: PairRow, other: PairRow) -> PairRow:
+    """Return a row with the prompt of another row as its counterfactual."""
+    return row.model_copy(
+        update={
+            "counterfactual": other.clean,
+            "foils": other.answers,
+            "foil_ids": other.answer_ids,
+            "counterfactual_answers": other.answers if row.counterfactual_answers else (),
+            "other_values": {name: other.values.get(name, "") for name in row.values},
+            "other_spans": other.spans,
+        }
+    )
 
 
 def _labels(row: PairRow) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:

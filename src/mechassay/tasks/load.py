@@ -28,7 +28,7 @@ from mechassay.tasks import registry_of
 from mechassay.tasks.file_splits import Contents, contents_of, own_id, readings
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.pair_rows import RESERVED, SPLIT, PairRow, pair_rows
-from mechassay.tasks.task import ALL, COMPARED, SPLITS, Task, aligned
+from mechassay.tasks.task import ALL, COMPARED, PRIVATE, SPLITS, Task, aligned
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import SILENT, Progress, counted
 
@@ -167,7 +167,7 @@ class FileTask(Task):
         if split != ALL:
             return super()._size(split, limit)
         super()._size(next(iter(self.sizes)), limit)  # Refuses a limit that no split has.
-        return limit or len(self._contents.rows)
+        return limit or sum(split != PRIVATE for split in self._contents.splits)
 
     @property
     def objective(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -203,8 +203,8 @@ class FileTask(Task):
     def located(
         self, tokenizer: Any = None, split: str | None = None
     ) -> Iterator[tuple[str, Example | Unreadable]]:
-        """Return the examples of one split, of `ALL` rows regardless of splits, or of each split
-        (None), in the order of the file, each with its split.
+        """Return the examples of one split, of `ALL` rows but private ones regardless of splits,
+        or of each split (None), in the order of the file, each with its split.
 
         Errors are those of `generate`.
         """
@@ -216,7 +216,7 @@ class FileTask(Task):
             )
         rows = readings(contents, tokenizer, whole=split == ALL).rows
         for row, its_split, group in zip(rows, contents.splits, contents.groups, strict=True):
-            if split in (None, ALL, its_split):
+            if split in (None, its_split) or (split == ALL and its_split != PRIVATE):
                 is_row = isinstance(row, PairRow)
                 yield its_split, _example(self.name, row, group) if is_row else row
 
@@ -431,7 +431,8 @@ def check_pairs(
     remarks: dict[str, str] = {}
     for split in looked:
         remarks |= task.notes(split, tokenizer)
-    first = next((row.compared for rows in looked.values() for row in rows if row.compared), "")
+    public = [row for split, rows in looked.items() if split != PRIVATE for row in rows]
+    first = next((row.compared for row in public if row.compared), "")
     remarks |= {COMPARED: first} if first else {}
     splits = {split: _summary(rows) for split, rows in looked.items()}
     from mechassay.stats.intervals import FEW_GROUPS

@@ -476,12 +476,10 @@ class TokenIds:
     Attributes:
         path: of the file, for messages.
         tokenizer: the one they are read with.
-        note: what the first row's are.
     """
 
     path: str
     tokenizer: Any
-    note: str = ""
     # How many texts there are of each kind of first letter, and the first of each.
     _letters: Counter[str] = field(default_factory=Counter)
     _first_of: dict[str, str] = field(default_factory=dict)
@@ -514,18 +512,25 @@ class TokenIds:
                     " does not read as that token; was the file made for another model?"
                 )
             self._check_kind(row, token, text)
+        if not self.is_known(row):
+            for token, text in zip(tokens, texts, strict=True):
+                self._count_letter(row, token, text)
         n = len(row.answer_ids)
-        right, wrong = tuple(texts[:n]), tuple(texts[n:])
-        self.note = self.note or (
-            ""
-            if self._is_known(row)
-            else "answers and foils are token ids of a tokenizer that is not known; row"
-            f" {row.place} is read as {_listed(right)} against {_listed(wrong)}. If these are not"
-            " the words that were meant, the file is of another tokenizer"
-        )
-        return right, wrong
+        return tuple(texts[:n]), tuple(texts[n:])
 
-    def _is_known(self, row: PairRow) -> bool:
+    def note(self, row: PairRow) -> str:
+        """Say that the tokenizer is not known, and how a row was read.
+
+        Args:
+            row: with its answers and foils as texts.
+        """
+        return (
+            f"answers and foils are token ids of a tokenizer that is not known; row {row.place} is"
+            f" read as {_listed(row.answers)} against {_listed(row.foils)}. If these are not the"
+            " words that were meant, the file is of another tokenizer"
+        )
+
+    def is_known(self, row: PairRow) -> bool:
         """Return whether a row names this tokenizer.
 
         Raises:
@@ -539,6 +544,12 @@ class TokenIds:
                 f" {own or type(self.tokenizer).__name__}."
             )
         return bool(named)
+
+    def _count_letter(self, row: PairRow, token: int, text: str) -> None:
+        letter = text.strip()[:1]
+        kind = "capital" if letter.isupper() else "small" if letter.isalpha() else "none"
+        self._letters[kind] += 1
+        self._first_of.setdefault(kind, f"row {row.place}: {token} is {text!r}")
 
     def check_letters(self) -> None:
         """Refuse words whose first letters are of several kinds, after all rows were read.
@@ -558,10 +569,6 @@ class TokenIds:
         """Refuse a word with a space before it where another has none."""
         spaced = text[:1].isspace()
         message = f"row {row.place}: {token} is {text!r}"
-        letter = text.strip()[:1]
-        kind = "capital" if letter.isupper() else "small" if letter.isalpha() else "none"
-        self._letters[kind] += 1
-        self._first_of.setdefault(kind, message)
         self._first.setdefault(spaced, message)
         if not row.clean[-1:].isspace() and len(self._first) == 2:
             raise BadPairs(
