@@ -88,7 +88,44 @@ def test_a_counterfactual_that_no_row_can_replace_drops_its_row(tmp_path: Path) 
     }
     (dropped,) = check.total.dropped.values()
     assert dropped.ids == ("f1", "f4")
+    assert dropped.message.startswith("its foils are not the answers of that prompt")
     assert "2 rows were dropped" in task.notes("test")["exchanged counterfactuals"]
+
+
+def test_splits_that_share_a_counterfactual_are_noted(tmp_path: Path) -> None:
+    """One corrupted prompt for all rows links nothing, and stands in all splits."""
+    rows = [row(n, counterfactual="Nothing is in") for n in range(6)]
+    task = FileTask(write(tmp_path, jsonl(rows)))
+    assert set(task.sizes.values()) == {3, 2, 1}
+    note = task.notes("test")["shared counterfactuals"]
+    assert note == "6 rows of different splits share a counterfactual prompt"
+    assert "shared counterfactuals" not in FileTask(
+        write(tmp_path, jsonl([row(n) for n in range(6)]), "own.jsonl")
+    ).notes("test")
+
+
+def test_all_rows_are_all_but_the_private_ones(tmp_path: Path) -> None:
+    rows = [row(n, split="private" if n < 2 else "test") for n in range(5)]
+    task = FileTask(write(tmp_path, jsonl(rows)))
+    assert [pair.id[-1] for pair in task.pairs("all")] == ["3", "4", "5"]
+    assert task.unfitted_split == "test"
+
+
+def test_what_one_text_is_cut_into_is_no_other_prompt(tmp_path: Path) -> None:
+    """ "a" and "b c", and "a b" and " c", are one text, but "b c" alone changes its prompt: "ab"."""
+    vocabulary = {piece: number for number, piece in enumerate(["[UNK]", *"abcdefx ", "ab"])}
+    pieces = models.BPE(vocabulary, [("a", "b")], unk_token="[UNK]")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(pieces), unk_token="[UNK]")
+    rows = [
+        {"clean": "a", "counterfactual": "x", "answer": "b c", "foil": "d"},
+        {"clean": "ab", "counterfactual": "xx", "answer": " c", "foil": " d"},
+        {"clean": "e", "counterfactual": "x", "answer": " c", "foil": " d"},
+    ]
+    rows = [{**one, "split": "test"} for one in rows]
+    for order in (rows, rows[::-1]):
+        check = check_pairs(write(tmp_path, jsonl(order)), tokenizer)
+        merging = check.total.dropped["merges with the end of the prompt"]
+        assert merging.count == 1 and merging.message == "'b c' changes the tokens of 'a' before it"
 
 
 # --- splits without a column
