@@ -90,7 +90,7 @@ def print_cost(
     try:
         cost = replace(cost_of(experiment, left, worker), processes=n_processes)
     except MechassayError as error:
-        # What is wrong is for the cells to say, once; those of other models may be done.
+        # The cells give the reason if the pairs cannot be used. Cells of other models may run.
         about_pairs = isinstance(error, BadPairs | BadFile | NoSuchSplit)
         reason = "." if about_pairs else f": {first_line(error)}"
         typer.echo(f"plan: not known before it is run{reason}", err=True)

@@ -1,4 +1,4 @@
-"""Find one circuit from Python: run one method on one task in one model."""
+"""Find one circuit from Python: `find_circuit` runs one method on one task in one model."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _POINTER = "version https://git-lfs.github.com/spec/v1"
 WRAPPERS = frozenset(["prompts", "pairs", "data", "rows", "examples", "items", "records"])
 """Keys that hold the list of rows of a JSON file."""
 _SPLITS = frozenset(["train", "validation", "valid", "val", "dev", "test", "private"])
-# What the keys of other files say: all of the first are there.
+# Keys of files for other commands, all of which such a file has, and the command.
 _OTHERS = (
     (("meta", "items"), "a SyntaxGym suite: mechassay gym suite reads it"),
     (("cfg", "nodes", "edges"), "a circuit or its scores: mechassay circuits evaluate reads it"),

@@ -14,9 +14,9 @@ tokens, and as it stands where 88 is one. What answers and foils share cancels i
 their log-probabilities. The counterfactual prompt is cut and forced alike. A token that begins both
 an answer and a foil is left out of both; a pair in which no token is left is `Misaligned`.
 
-A continuation can merge with the end of its prompt (" 12" and "00" are " 1200"). Continuations
-that merge otherwise than most of their pair are left out; a file decides this for all its rows
-(`tasks.file_splits.continuations`).
+A continuation can merge with the end of its prompt (" 12" and "00" are " 1200"). A continuation
+that changes another number of the prompt's tokens than most continuations of the pair is left out.
+A file of pairs decides this number once for all rows (`tasks.file_splits.readings`).
 
 *Special tokens.* A prompt begins with the special tokens that the tokenizer puts before every text,
 once, even if the text itself begins with them. Special tokens that the tokenizer appends (EOS) are
@@ -230,8 +230,8 @@ def n_merged(prompt: Sequence[int], whole: Sequence[int]) -> int:
 
 
 def usual_merging(counts: Iterable[int]) -> int:
-    """Return the commonest of some `n_merged`; of equally common ones the least, which keeps more
-    of the prompts.
+    """Return the commonest of several values of `n_merged`; of equally common values the least,
+    which keeps more of the prompts.
     """
     common = Counter(counts)
     return max(common, key=lambda count: (common[count], -count), default=0)
@@ -291,7 +291,7 @@ def _align(
         if unknown is not None and ids[len(clean) - n :][:1] == [unknown]:
             return Misaligned(UNKNOWN, f"the tokenizer does not know {text!r}")
     if len(set(merged)) > 1:
-        # A continuation that changes more of the prompt than most do is compared by no token.
+        # Cutting the prompt for one continuation would compare the others by the prompt's tokens.
         left = [place for place, n in enumerate(merged) if n == usual_merging(merged)]
         n_left = sum(place < n_answers for place in left)
         if not n_left or (n_left == len(left) and n_answers < len(texts)):

@@ -333,7 +333,9 @@ def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
 
 
 def draw(task: Task, what: What, split: str, model: Any, **about: Any) -> Any:
-    """Draw pairs or examples. A file of one's own gives what it has, where the limit is more."""
+    """Draw the pairs or examples of a task. A file of pairs that has fewer than the limit gives all
+    pairs, with a note.
+    """
     from mechassay.tasks.load import FileTask
 
     more = {"fewer": True} if isinstance(task, FileTask) else {}

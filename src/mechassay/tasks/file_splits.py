@@ -9,14 +9,14 @@ component is allotted as a whole (`tasks.task.allotted`):
     40 to 59     half of the rest, half of the rest, 20 components
     below 40     a half, a quarter, a quarter, each at least one component
 
-*Permuted facts.* A counterfactual is often the clean prompt of another row. Such rows are linked to
-each other only if that leaves half of the components; in a circle of facts it would leave one. A
-row whose counterfactual is a prompt of another split gets the prompt of a row of its own split
-that has as many tokens, and that row's answers as foils, if its foils were the old row's answers;
-else the row is dropped.
+*Permuted facts.* A counterfactual is often the clean prompt of another row. Counterfactuals link
+rows only if at least half of the components remain, because they would link a circle of facts to
+one component. If the counterfactual of a row is a clean prompt of another split, the row gets the
+prompt of a row of its own split with the same number of tokens. Its foils become the answers of
+that row, if its foils were the answers of the former row; else the row is dropped.
 
-*Continuations.* Answers and foils that merge with the end of their prompt, where most of the file's
-do not, are left out of their row (`prompts.tokenization`).
+*Continuations.* An answer or foil that merges with the end of its prompt is left out of its row, if
+most answers and foils of the file do not merge (`prompts.tokenization`).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _repeated(rows: Sequence[PairRow], repeated: Sequence[int], *, joined: bool)
 
 
 def own_id(name: str, row: PairRow) -> str:
-    """The id of a row, its place if the file gives it none."""
+    """Return the id of a row; without an id in the file, the task's name and the row's place."""
     return f"{name}-{row.place:06d}" if row.id is None else row.id
 
 
@@ -337,7 +337,9 @@ def _as_texts(row: PairRow | Unreadable, ids: TokenIds, tokenizer: Any) -> PairR
 def _continued(
     rows: Sequence[PairRow | Unreadable], name: str, tokenizer: Any
 ) -> list[PairRow | Unreadable]:
-    """Leave out continuations that merge with their prompt otherwise than most of the file."""
+    """Leave out the continuations that change another number of their prompt's tokens than most
+    continuations of the file.
+    """
     texts = list(
         dict.fromkeys(
             (row.clean, text)
