@@ -112,7 +112,7 @@ def test_all_rows_are_all_but_the_private_ones(tmp_path: Path) -> None:
 
 
 def test_what_one_text_is_cut_into_is_no_other_prompt(tmp_path: Path) -> None:
-    """ "a" and "b c", and "a b" and " c", are one text, but "b c" alone starts its prompt as "ab"."""
+    """ "a" + "b c" and "a b" + " c" are one text, but "b c" alone starts its prompt as "ab"."""
     vocabulary = {piece: number for number, piece in enumerate(["[UNK]", *"abcdefx ", "ab"])}
     pieces = models.BPE(vocabulary, [("a", "b")], unk_token="[UNK]")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(pieces), unk_token="[UNK]")
