@@ -119,8 +119,8 @@ def test_permuted_facts_keep_to_their_split(folder: Path, tmp_path: Path, run: R
         (
             "minimal.jsonl",
             '{"sentence_good": "A b.", "sentence_bad": "A c."}\n',
-            "no column 'counterfactual' (the sentences give a prompt, an answer and a foil where"
-            " one word differs).",
+            "no column 'counterfactual' (the sentences give clean, answer and foil where one word"
+            " differs).",
         ),
     ],
 )
@@ -140,3 +140,108 @@ def test_what_is_not_there_is_called_so(tmp_path: Path, run: Run) -> None:
     ):
         done = run(*words)
         assert done.code == 2 and line in done.line
+
+
+ONE = {
+    "clean": "At the mall Jenny and Linda brought a ring to",
+    "counterfactual": "At the mall Linda and Jenny brought a ring to",
+    "answer": " Jenny",
+    "foil": " Linda",
+}
+PROMPTS_ONLY = {name: ONE[name] for name in ("clean", "counterfactual")}
+
+
+def without(*names: str) -> dict[str, Any]:
+    return {name: text for name, text in ONE.items() if name not in names}
+
+
+ADVICE: list[tuple[str, Any, str, Any]] = [
+    (
+        "pairs.jsonl",
+        without("foil") | {"foill": " Linda"},
+        "did you mean 'foil' by 'foill'?",
+        ONE,
+    ),
+    (
+        "pairs.jsonl",
+        ONE | {"foils": [" Linda"]},
+        "the columns 'foil' and 'foils' mean the same (keep one of them)",
+        ONE,
+    ),
+    (
+        "pairs.jsonl",
+        {"counterfactual": ONE["counterfactual"]}
+        | {"sentence_good": f"{ONE['clean']} Jenny.", "sentence_bad": f"{ONE['clean']} Linda and."},
+        "the sentences must differ in exactly one word",
+        {"counterfactual": ONE["counterfactual"]}
+        | {"sentence_good": f"{ONE['clean']} Jenny.", "sentence_bad": f"{ONE['clean']} Linda."},
+    ),
+    (
+        "pairs.jsonl",
+        {"sentence_good": f"{ONE['clean']} Jenny.", "sentence_bad": f"{ONE['clean']} Linda."},
+        "no column 'counterfactual'",
+        {"counterfactual": ONE["counterfactual"]}
+        | {"sentence_good": f"{ONE['clean']} Jenny.", "sentence_bad": f"{ONE['clean']} Linda."},
+    ),
+    (
+        "pairs.jsonl",
+        PROMPTS_ONLY | {"correct_idx": 3, "foil": " Linda"},
+        "both must be texts, or both token ids",
+        ONE,
+    ),
+    (
+        "pairs.jsonl",
+        PROMPTS_ONLY | {"correct_idx": 999999, "incorrect_idx": 1},
+        "there is no token 999999",
+        ONE | {"correct_idx": 999999, "incorrect_idx": 1},
+    ),
+    (
+        "pairs.jsonl",
+        PROMPTS_ONLY | {"label": 1},
+        "no column 'foil'",
+        ONE | {"label": 1},
+    ),
+    (
+        "pairs.csv",
+        "clean,counterfactual,answer,foil\n{clean},{counterfactual}, Jenny| ,| Linda\n",
+        "a bar that is meant is written \\|",
+        "clean,counterfactual,answer,foil\n{clean},{counterfactual}, Jenny, Linda\n",
+    ),
+    (
+        "pairs.json",
+        {"cases": ONE},
+        "a list of objects, or an object with one such list",
+        {"data": [ONE]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong", "advice", "right"), ADVICE)
+def test_following_the_advice_of_a_refusal_compares_the_right_words(
+    name: str, wrong: Any, advice: str, right: Any, folder: Path, tmp_path: Path, run: Run
+) -> None:
+    path = tmp_path / name
+    path.write_text(wrong.format(**ONE) if isinstance(wrong, str) else json.dumps(wrong), "utf-8")
+    refused = run("tasks", "check", path, "--model", folder)
+    assert refused.code == 2 and advice in refused.line, refused.err
+    path.write_text(right.format(**ONE) if isinstance(right, str) else json.dumps(right), "utf-8")
+    remarks = checked(str(path), folder, tmp_path, run)["remarks"]
+    assert remarks["compared"].startswith(f"{FIRST} (id "), remarks["compared"]
+    assert "against 'Linda' (id " in remarks["compared"]
+
+
+def test_following_the_advice_on_an_empty_split_scores_the_rows(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps(ONE | {"split": "train"}), "utf-8")
+    words = ("tasks", "score", path, "--model", folder, "--output", tmp_path / "run")
+    refused = run(*words)
+    assert refused.code == 2
+    assert "ask for 'train' (--split train)" in refused.line
+    assert "say in a column 'split' which rows are test" in refused.line
+    asked = run(*words, "--split", "train")
+    assert asked.code == 0 and f"pairs: {FIRST}" in asked.err
+    path.write_text(json.dumps(ONE | {"split": "test"}), "utf-8")
+    said = run(*words[:-1], tmp_path / "said")
+    assert said.code == 0 and f"pairs: {FIRST}" in said.err

@@ -307,6 +307,44 @@ def test_the_commands_of_a_page_run_one_after_another(page: Path, tmp_path: Path
     assert lines or page != PAGES[0]
 
 
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched")
+def test_the_commands_on_own_pairs_run_as_printed(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "tasks" / "your-own.md"
+    make = next(x for x in python_blocks(page, real=False) if '.open("w")' in x.code)
+    subprocess.run([sys.executable, "-c", make.code], cwd=tmp_path, check=True)
+    lines = commands(page)
+    assert [line.split()[1:3] for line in lines] == [
+        ["tasks", "check"],
+        ["tasks", "show"],
+        ["circuits", "run"],
+    ]
+    printed = [
+        subprocess.run(
+            [sys.executable, "-m", "mechassay", *shlex.split(line)[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for line in lines
+    ]
+    # Half of the pairs have prompts of unequal length.
+    rows = [re.findall(r"\d+", line)[:4] for line in printed[0].splitlines() if "│" in line]
+    assert rows == [
+        ["240", "120", "60", "120"],
+        ["80", "40", "20", "40"],
+        ["80", "40", "20", "40"],
+        ["400", "200", "100", "200"],
+    ]
+    assert "stands before the" in printed[1]
+    (circuits,) = tmp_path.glob("runs/circuits-*")
+    data = ma.open_run(circuits).records[0].data
+    kept = {role: own.kept for role, own in data.items()}
+    assert kept == {"train": 100, "validation": 40, "test": 40}
+
+
 @pytest.mark.guard
 def test_the_readme_shows_what_its_first_run_prints(tmp_path: Path) -> None:
     """Numbers may differ in the last digits from CPU to CPU."""

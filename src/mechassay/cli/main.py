@@ -80,7 +80,7 @@ mechassay circuits run -m truth-ioi --method eap-ig   (find a circuit that is kn
 
 mechassay models check NAME_OR_FOLDER   (does mechassay read my model?)
 
-mechassay tasks list   (your own pairs of prompts are a CSV file)
+mechassay tasks list   (your own pairs of prompts are a file: CSV, JSON, Parquet)
 """
 
 

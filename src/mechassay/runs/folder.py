@@ -95,6 +95,8 @@ class RunFolder:
             if reason and folder.holds_nothing():
                 wanted = json.loads(json.dumps(plan))
                 folder.forget()
+                if folder.identities.exist:
+                    folder.identities.reset()  # They were bound for the earlier plan.
             elif reason:
                 raise BadUsage(
                     f"{path} holds {reason}. Name another --output, or remove the folder."

@@ -170,7 +170,9 @@ def changes_of(
         what, _, name = key.partition(" ")
         parts = [text for part, text in CHANGES.items() if before.get(part) != now.get(part)]
         if what != MODEL:
-            parts = ["another value" if what in ("secret", "settings") else "other content"]
+            parts = [
+                {"secret": "another value", "settings": "other settings"}.get(what, "other content")
+            ]
         elif compare_weights(before, now) == "same but for rounding":
             parts[0] += " (the same but for rounding)"
         phrases.append(f"{name} has {' and '.join(parts)} than on {day(before[SINCE])}")

@@ -132,7 +132,7 @@ def meaning(names: Texts, split_column: str) -> Columns:
         if set(GOOD_AND_BAD) <= set(names):
             raise Mistake(
                 "no column 'counterfactual'",
-                "the sentences give a prompt, an answer and a foil where one word differs",
+                "the sentences give clean, answer and foil where one word differs",
             )
         raise Mistake(message, _hint(missing, names))
     # A column without a name is no tag: it is the row number that pandas writes, or nothing.
@@ -145,6 +145,10 @@ def meaning(names: Texts, split_column: str) -> Columns:
 
 def _continuations(names: Texts) -> dict[str, str]:
     """The columns of answers and foils, as far as there are any; an empty foil beside a year."""
+    texts = tuple(name for name in names if name not in ID_COLUMNS)
+    present = _present(CONTINUATIONS, texts)
+    if len(present) == len(CONTINUATIONS):
+        return present  # Token ids beside them are tags.
     present = _present(CONTINUATIONS, names)
     if len({name in ID_COLUMNS for name in present.values()}) > 1:
         raise Mistake(
@@ -298,6 +302,7 @@ def pair_rows(path: str, split_column: str) -> tuple[list[PairRow], str]:
     rows, in_cells = read_rows(Path(path)), Path(path).suffix.lower() in DELIMITERS
     if not rows:
         raise BadFile(f"{path}: there are no rows.")
+    sentences = _read_sentences(path, rows)
     lists = _read_lists(path, rows, split_column)
     if in_cells:
         try:
@@ -307,12 +312,53 @@ def pair_rows(path: str, split_column: str) -> tuple[list[PairRow], str]:
     try:
         read = _ROWS.validate_python(rows, context=(split_column, in_cells))
         names = understood(tuple(rows[0][1]), split_column)
-        return read, "; ".join(filter(None, (names, lists)))
+        return read, "; ".join(filter(None, (sentences or names, lists)))
     except ValidationError as error:
         # One mistake a row is enough.
         first = {details["loc"][0]: details for details in reversed(error.errors())}
         raise_mistakes(path, [(rows[int(row)][0], _mistake(first[row])) for row in sorted(first)])
         raise
+
+
+def _read_sentences(path: str, rows: Rows) -> str:
+    """Read pairs of sentences that differ in one word as a prompt, an answer and a foil.
+
+    "The cat sits here." and "The cat sit here." become the prompt "The cat", the answer " sits"
+    and the foil " sit". A file without counterfactuals is left as it is, and refused later.
+
+    Returns:
+        Which columns were read, in words.
+
+    Raises:
+        BadFile: sentences that differ in their first word, or not in exactly one.
+    """
+    names = tuple(rows[0][1])
+    if not set(GOOD_AND_BAD) <= set(names) or {*_present(PROMPTS, names)} != {"counterfactual"}:
+        return ""
+    mistakes: list[tuple[int, Mistake]] = []
+    for place, row in rows:
+        good, bad = (row.pop(name, None) for name in GOOD_AND_BAD)
+        try:
+            row["clean"], row["answer"], row["foil"] = _minimal_pair(good, bad)
+        except Mistake as mistake:
+            mistakes.append((place, mistake))
+    raise_mistakes(path, mistakes)
+    return f"read clean, answer and foil from {' and '.join(GOOD_AND_BAD)}"
+
+
+def _minimal_pair(good: Any, bad: Any) -> tuple[str, list[str], list[str]]:
+    """Return what two sentences begin with, and the one word of each where they differ."""
+    if not isinstance(good, str) or not isinstance(bad, str):
+        raise Mistake(f"{' and '.join(map(repr, GOOD_AND_BAD))} must be texts")
+    words = [re.findall(r"\s*\S+", text) for text in (good, bad)]
+    different = [one != two for one, two in zip(*words, strict=False)]
+    if len(words[0]) != len(words[1]) or sum(different) != 1:
+        raise Mistake("the sentences must differ in exactly one word", short(bad))
+    place = different.index(True)
+    if not place:
+        raise Mistake("the sentences differ in their first word, so there is no prompt", short(bad))
+    (right,), (wrong,) = ([one[place].rstrip(".,;:!?")] for one in words)
+    return "".join(words[0][:place]), [right], [wrong]
 
 
 def _read_lists(path: str, rows: Rows, split_column: str) -> str:
