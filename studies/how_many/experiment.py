@@ -15,16 +15,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, get_args
 
-from mechassay.circuits.evaluation.curve import preference_of
 from mechassay.circuits.graph_files import load_scores
 from mechassay.circuits.methods import METHODS, RECOMMENDED
 from mechassay.circuits.methods.method import method_name, settings, versions_of
 from mechassay.circuits.scores import Scores
 from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.models.ability import ability_of
 from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
+from mechassay.prompts.independence import apart
 from mechassay.prompts.pairs import Pair, Pairs
+from mechassay.results.preconditions import task_of
 from mechassay.results.records import Record, Spec
+from mechassay.results.verdict import Standing
 from mechassay.runs import options
 from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment
@@ -248,9 +251,9 @@ class HowManyExperiment(Experiment):
                 role = f"{role}, {name}" if several else role
                 worker.folder.save_data(role, own.selection(), group)
         for kind, own in test.items():
-            warnings += [
-                f"{kind}: {text}" for text in preference_of(model, model.batch(own)).warnings()
-            ]
+            case = task_of(ability_of(model, apart(model.batch(own))[0]).table())
+            if case.standing is Standing.NOT_MET:
+                warnings.append(f"{kind}: {case.text({'model': model.name})}")
         return _Kinds(train, test, warnings)
 
     def _sorted(

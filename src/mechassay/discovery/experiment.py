@@ -60,8 +60,10 @@ from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.sources import with_truths
 from mechassay.results.console import print_text
 from mechassay.results.page import Report
+from mechassay.results.preconditions import task_of
 from mechassay.results.records import Record
 from mechassay.results.report import write_page, write_tables
+from mechassay.results.verdict import Standing
 from mechassay.runs.cells import Cell, cell_name
 from mechassay.runs.experiment import Experiment, command_line
 from mechassay.runs.folder import RunFolder
@@ -242,7 +244,10 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
     def preconditions(self, cell: Cell, inputs: CircuitInputs) -> Iterator[tuple[str, str]]:
         """Yield that the model does not do the task, and that the method would take too long."""
         if not self.even_at_chance:
-            yield from ((AT_CHANCE, warning) for warning in inputs.preference.warnings())
+            able = task_of(inputs.ability.table())
+            if able.standing is Standing.NOT_MET:
+                text = able.text({"model": inputs.model.name})
+                yield AT_CHANCE, f"{text[0].upper()}{text[1:]}"
         if self.max_minutes is None or self.scores or inputs.scores_file(cell).is_file():
             return
         model, n_pairs = inputs.model, len(inputs.train)
@@ -262,7 +267,8 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         inputs: CircuitInputs = worker.inputs(self, cell)
         scores = inputs.ranking(cell)
         if self.stage == "all":
-            return inputs.measured(cell, scores).changed(found_in=inputs.found_in(cell))
+            record = inputs.measured(cell, scores).changed(found_in=inputs.found_in(cell))
+            return record.concluded()
         if isinstance(scores, CircuitSeries):
             raise BadUsage(f"{cell.labels['method']} are circuits: there is nothing to localize.")
         return inputs.localized(cell, scores)
@@ -279,6 +285,8 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
                 line = f"{method}: {n_scores:,} scores in {file}; strongest: {names}"
                 print_text(line, console)
             return
+        print_text(report.conclusion, console)
+        console.print()
         super().show(report, console)
 
     def write(self, report: Report) -> Path:

@@ -31,7 +31,7 @@ from mechassay.circuits.evaluation.ablation import (
     load_ablated,
     save_ablated,
 )
-from mechassay.circuits.evaluation.curve import Controls, Preference, SmallestCircuit, preference_of
+from mechassay.circuits.evaluation.curve import Controls, SmallestCircuit
 from mechassay.circuits.evaluation.faithfulness import (
     evaluate,
     faithfulness_curve,
@@ -40,6 +40,7 @@ from mechassay.circuits.evaluation.faithfulness import (
     smallest_circuit,
 )
 from mechassay.circuits.evaluation.metrics import Metric, Scored, recovery_of, with_metrics
+from mechassay.circuits.evaluation.ranking import ranking_facts
 from mechassay.circuits.evaluation.selection import SELECTION, faithful_circuits
 from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
@@ -62,14 +63,17 @@ from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
 from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked
 from mechassay.discovery.options import CircuitsOptions, Construction
 from mechassay.errors import BadFile, BadUsage, one_of
+from mechassay.models.ability import Ability, ability_of
 from mechassay.models.forward import Constants
 from mechassay.models.memory import kept_run_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
 from mechassay.models.origin import accepted, found_in
 from mechassay.prompts.batch import NO_TOKEN, Batch
+from mechassay.prompts.independence import apart, n_shared
 from mechassay.results.measures import measure_texts
-from mechassay.results.records import Measure, PairTokens, Record, Spec, Table, Values
+from mechassay.results.preconditions import RANKING, SHARED, TEMPLATES
+from mechassay.results.records import Measure, PairTokens, Record, Selection, Spec, Table, Values
 from mechassay.results.report import SAID_FIRST
 from mechassay.runs.cells import Cell
 from mechassay.runs.worker import Worker, made_by
@@ -188,8 +192,9 @@ class CircuitInputs:
             seed=experiment.seed,
             private_seed=experiment.private_seed,
         )
-        batch = self.model.batch(pairs)
+        batch, counts = apart(self.model.batch(pairs))
         about = pairs.selection()
+        about["counts"] = {**about.get("counts", {}), **counts}
         templates = [self.task.template(pair.tags) for pair in pairs]
         if role == "train" and experiment.pairing != "matched":
             batch, rows, n_alone = paired(
@@ -207,7 +212,10 @@ class CircuitInputs:
                 )
             batch = dataclasses.replace(batch, groups=names)
             about |= {"templates": len(set(names))}
+        if role == "test" and None not in templates:
+            about["counts"][TEMPLATES] = len(set(templates))
         if split != PRIVATE:
+            about["tokens"] = batch.token_hashes()
             about["first"] = pair_tokens(self.model, batch, 0).model_dump(mode="json")
         self.worker.folder.save_data(role, about, self.group)
         return batch
@@ -251,9 +259,37 @@ class CircuitInputs:
         )
 
     @cached_property
-    def preference(self) -> Preference:
-        """Whether the model does the task on the test pairs."""
-        return preference_of(self.model, self.test)
+    def ability(self) -> Ability:
+        """Whether the model does the task on the test pairs, before any choice by its answers."""
+        experiment = self.experiment
+        if experiment.keep == "all":
+            return ability_of(self.model, self.test)
+        pairs = self.worker.drawn(
+            "pairs",
+            (self.model_name, self.task_name),
+            self.model,
+            experiment.split,
+            limit=experiment.limit,
+            counterfactual=experiment.counterfactual,
+            keep="all",
+            seed=experiment.seed,
+            private_seed=experiment.private_seed,
+        )
+        return ability_of(self.model, apart(self.model.batch(pairs))[0])
+
+    def selections(self) -> dict[str, Selection]:
+        """What was chosen, by role; the test pairs with how many share a prompt with others."""
+        data = self.worker.folder.selections(self.group)
+        own = self.test.token_hashes()
+        pooled = bool(data["test"].counts.get("pooled"))
+        roles = {"training": "train", "validation": "validation"}
+        shared = {
+            SHARED.format(word): n_shared(own, data[role].tokens, pooled=pooled)
+            for word, role in roles.items()
+            if role in data and data[role].tokens
+        }
+        counts = {**data["test"].counts, **shared}
+        return {**data, "test": data["test"].model_copy(update={"counts": counts})}
 
     @cached_property
     def forward_seconds(self) -> float:
@@ -540,15 +576,15 @@ class CircuitInputs:
             profile=experiment.profile,
             controls=controls,
             chosen=chosen,
+            ability=self.ability,
             label=cell.labels["method"],
             seed=experiment.seed,
             progress=self.worker.progress,
         )
-        data = self.worker.folder.selections(self.group)
+        data = self.selections()
         record = curve.record(
             self._specs(cell, scores),
             made_by(self.model, experiment.seed, data["test"].hash),
-            preference=self.preference,
             data=data,
         )
         # Of a file of scores the candidates are those of another run.
@@ -624,6 +660,7 @@ class CircuitInputs:
             self.objective,
             profile=experiment.profile,
             controls=self.controls,
+            ability=self.ability,
             seed=experiment.seed,
             progress=self.worker.progress,
         )
@@ -676,11 +713,15 @@ class CircuitInputs:
         begin = time.perf_counter()
         ends = [Circuit.full(graph), Circuit.empty(graph)]
         full, empty = evaluate(model, ends, batch, self.objective, progress=self.worker.progress)
-        data = self.worker.folder.selections(self.group)
+        data = self.selections()
+        better = self.objective.direction
+        metric = Spec(name=self.objective.name, args={"better": better} if better == "down" else {})
+        ranking = Spec(name=cell.labels["method"], args=ranking_facts(scores, batch))
         return Record(
             kind=KIND,
-            specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
-            measures=self.preference.measures(),
+            specs={**self._specs(cell, scores), "metric": metric, RANKING: ranking},
+            measures=self.ability.measures(),
+            tables=[self.ability.table()],
             values=Values(
                 unit="pair",
                 ids=list(batch.ids),
@@ -693,7 +734,6 @@ class CircuitInputs:
                 "peak_memory_gb": round(_peak_memory() / 2**30, 3),
             },
             data=data,
-            warnings=self.preference.warnings(),
             provenance=made_by(model, experiment.seed, data["test"].hash),
         )
 

@@ -1,11 +1,6 @@
-"""The page on methods that find circuits: verdicts, curves, areas, ranks, and all measures.
+"""The page on methods that find circuits: the conclusion, curves, areas, ranks, and all measures.
 
-The first sentence answers whether there is a good circuit: the smallest one that keeps most of
-what ablation changes, by its agreement on pairs that it was not chosen on (`smallest_text`). Then
-there is a sentence for each of CPR and CMD, on the method that is best by that area (`verdict`):
-whether its rankings are better than random ones (`circuits.evaluation.chance`), which takes into
-account how many methods were tried. Fewer than `FEW_GROUPS` independent groups of examples get
-numbers and no verdict.
+The first sentences are those of `discovery.conclusion`.
 
 Methods are ranked as far as differences between them are resolved (`ranked`). A rank "2–4" says
 that one method is better, and that two of those from the second on cannot be told apart from it.
@@ -17,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -25,21 +20,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.circuits.drawing import signed
-from mechassay.circuits.evaluation.chance import SIGN, against_chance, n_groups, n_methods
-from mechassay.circuits.evaluation.curve import SMALLEST
+from mechassay.circuits.evaluation.chance import against_chance, n_methods
 from mechassay.circuits.evaluation.differences import AreaName, Differences, differences_of
 from mechassay.circuits.evaluation.selection import SELECTION
 from mechassay.circuits.methods.method import CANDIDATES
 from mechassay.circuits.methods.stability import STABILITY
+from mechassay.discovery.conclusion import conclude
 from mechassay.discovery.stability_section import READING as STABILITY_READING
 from mechassay.discovery.stability_section import (
     resamples_sections,
     stability_sections,
-    stability_text,
 )
 from mechassay.errors import one_of
 from mechassay.results.curves import (
-    CONTROL,
     control_kinds,
     control_name,
     is_random,
@@ -60,7 +53,7 @@ from mechassay.results.page import (
     TextTable,
 )
 from mechassay.results.plots import colours, draw_areas, draw_faithfulness, draw_ranking
-from mechassay.results.records import Failure, Measure, PairTokens, Record, Table
+from mechassay.results.records import Failure, Measure, PairTokens, Record
 from mechassay.results.sections import (
     better_direction_note,
     facts_section,
@@ -79,169 +72,13 @@ from mechassay.results.text import (
     areas_text,
     faithfulness_text,
     kept_at,
-    measure_text,
     objective,
     plain_number,
     setting_name,
     settings,
 )
-from mechassay.stats.chance import DRAWS_PER_TRY
-from mechassay.stats.intervals import FEW_GROUPS
+from mechassay.results.verdict import Conclusion
 from mechassay.utils.display import interval, number, share
-
-WORDS: dict[str, tuple[str, str, str]] = {
-    "cpr": (
-        "recover more of {} than random ones",
-        "recover less of {} than random ones",
-        "cannot be told from random ones in how much of {} they recover",
-    ),
-    "cmd": (
-        "stay closer to {} than random ones",
-        "stray farther from {} than random ones",
-        "cannot be told from random ones in how close they stay to {}",
-    ),
-}
-"""What is said of an area that is better than that of random rankings, worse, or unresolved."""
-
-
-def verdicts(records: Sequence[Record]) -> list[str]:
-    """What records of one setting say, the answer first; see the module."""
-    n = min(map(n_groups, records))
-    if n < FEW_GROUPS:
-        why = f"{n} independent groups of pairs are fewer than {FEW_GROUPS}"
-        if n == 0:
-            why = f"values of single pairs, which say whether they are {FEW_GROUPS}, are not here"
-        return [
-            f"{_data(records[0])}, there is no verdict: {why}. The numbers below say what these"
-            " pairs do, not what others will."
-        ]
-    areas: tuple[AreaName, ...] = ("cpr", "cmd")
-    sentences = [smallest_text(records), _stability_of_smallest(records)]
-    sentences += [verdict(records, area) for area in areas]
-    sentences += [text for record in _tried(records) if (text := _collapse(record, records))]
-    low, high = _denominator(records[0])
-    if low <= 0 <= high and not all(math.isnan(record.value("cpr")) for record in records):
-        sentences.append(
-            "These numbers mean little: the full model cannot be told from the empty circuit"
-            f" (difference [{low:.3g}, {high:.3g}])."
-        )
-    return list(dict.fromkeys(filter(None, sentences)))
-
-
-def smallest_text(records: Sequence[Record]) -> str:
-    """One sentence on the smallest circuit of a setting that stands for the model, or on its lack;
-    empty if none was looked for.
-    """
-    tried, rows = _tried(records), _smallest_rows(records)
-    if not rows:
-        return ""
-    some = next(iter(rows.values()))["chosen"]
-    wanted = f"at least {share(plain_number(some['target']))} of what ablation changes"
-    split = f"{some['split']} " if some["split"] else ""
-    chosen_on = f"{some['n']:,} {split}pairs"
-    best = _best_smallest(records)
-    if best is None:
-        methods = f" that {len(tried)} methods found" if len(tried) > 1 else ""
-        return (
-            f"No circuit{methods} up to {share(plain_number(some['largest']))} of the edges keeps"
-            f" {wanted} ({chosen_on})."
-        )
-    record, held = tried[best], rows[best]
-    own, without = held["result"], held["without"]
-    agreement = interval(*(plain_number(own[name]) for name in ("value", "low", "high")))
-    size = f"{own['kept']:,} edges, {share(plain_number(own['fraction']))}"
-    by = f", found by {labels(records)[list(records).index(record)]}" if len(tried) > 1 else ""
-    left = interval(*(plain_number(without[name]) for name in ("value", "low", "high")))
-    after = f"{_random_of_size(record, held)}; without it f = {left} is left."
-    on = f" It was chosen on {chosen_on} and measured on {record.n:,} others."
-    if plain_number(own["value"]) >= plain_number(own["target"]):
-        first = f"The smallest circuit that keeps {wanted} (A {agreement}) has {size}{by}; {after}"
-    else:
-        first = (
-            f"The smallest circuit that keeps {wanted} where it was chosen keeps less on other"
-            f" pairs: A {agreement}. It has {size}{by}; {after}"
-        )
-    return first + on
-
-
-def _smallest_rows(records: Sequence[Record]) -> dict[int, dict[str, dict[str, Any]]]:
-    """The table of the smallest circuit by its column `of`, of each record of a method by place."""
-    return {
-        place: {str(row["of"]): row for row in record.table(SMALLEST).rows()}
-        for place, record in enumerate(_tried(records))
-        if record.has_table(SMALLEST)
-    }
-
-
-def _best_smallest(records: Sequence[Record]) -> int | None:
-    """The place of the method whose smallest circuit is best, chosen where it does not count: by
-    its size and agreement on the pairs of the choice. None if no method has one.
-    """
-    there = {place: held for place, held in _smallest_rows(records).items() if "result" in held}
-
-    def worth(place: int) -> tuple[float, float]:
-        chosen = there[place]["chosen"]
-        return plain_number(chosen["kept"]), -plain_number(chosen["value"])
-
-    return min(there, key=worth, default=None)
-
-
-def _stability_of_smallest(records: Sequence[Record]) -> str:
-    """Which edges of the smallest circuit depend on the pairs; empty where that is not known."""
-    best = _best_smallest(records)
-    if best is None:
-        return ""
-    fraction = plain_number(_smallest_rows(records)[best]["result"]["fraction"])
-    return stability_text(_tried(records)[best], fraction)
-
-
-def _random_of_size(record: Record, held: Mapping[str, Mapping[str, Any]]) -> str:
-    """What random circuits of the smallest circuit's size keep, on the same pairs."""
-    curve, fraction = record.table("curve"), held["result"]["fraction"]
-    shares = np.concatenate(
-        [
-            curve.where(of=f"{CONTROL}{kind}", fraction=fraction).numbers("agreement")
-            for kind in control_kinds(record)
-        ]
-        or [np.empty(0)]
-    )
-    if not len(shares):
-        return "there is no random circuit to compare with"
-    most = float(shares.max())
-    if most < 0.01:
-        return f"none of {len(shares)} random circuits of that size keeps 1 %"
-    also = ", as much" if most >= plain_number(held["result"]["low"]) else ""
-    return (
-        f"{len(shares)} random circuits of that size keep {_percent(float(shares.mean()))}, the"
-        f" best of them {_percent(most)}{also}"
-    )
-
-
-def _percent(part: float) -> str:
-    """A share in whole per cent."""
-    return "less than 1 %" if 0 < part < 0.005 else f"{100 * part:.0f} %"
-
-
-def _tried(records: Sequence[Record]) -> list[Record]:
-    """The records of methods; of random rankings alone, these."""
-    return [record for record in records if not is_random(record)] or list(records)
-
-
-def verdict(records: Sequence[Record], area: AreaName = "cpr") -> str:
-    """One sentence on records of one setting: is the best ranking better than random ones?"""
-    tried = _tried(records)
-    defined = [record for record in tried if not math.isnan(record.value(area))]
-    if not defined:
-        low, high = _denominator(tried[0])
-        why = f" (difference [{low:.3g}, {high:.3g}])" if not math.isnan(low) else ""
-        return (
-            f"{_data(tried[0])}, faithfulness is undefined: {_whose(tried[0])} cannot be told from"
-            f" that of the empty circuit{why}."
-        )
-    best = max(defined, key=lambda record: SIGN[area] * record.value(area))
-    name = labels(records)[list(records).index(best)]
-    among = f" (the best of {len(tried)} methods by {area.upper()})" if len(tried) > 1 else ""
-    return f"{_data(best)}, circuits found by {name}{among} {_compared(best, area, len(tried))}"
 
 
 def baseline_text(record: Record) -> str:
@@ -258,100 +95,9 @@ def baseline_text(record: Record) -> str:
     )
 
 
-def _data(record: Record) -> str:
-    split = record.task.args.get("split")
-    of = f" of {record.task.name}" if record.task.name else ""
-    return f"On {record.n:,} {f'{split} ' if split else ''}pairs{of}"
-
-
 def _whose(record: Record) -> str:
     whose = f"{record.model.name}'s" if record.model.name else "the"
     return f"{whose} {objective(record)}"
-
-
-def _compared(record: Record, area: AreaName, n_tried: int) -> str:
-    """What an area is worth beside random rankings and the empty circuit."""
-    own, whose = f"{area.upper()} {measure_text(record, area)}", _whose(record)
-    controls = {kind: record.measure(area, f"{CONTROL}{kind}") for kind in control_kinds(record)}
-    beside = {kind: measure for kind, measure in controls.items() if measure is not None}
-    if not beside:
-        return f"have {own} of {whose}; there is no random control to compare with."
-    result = against_chance(record, area, n_tried)
-    control = " and ".join(
-        f"{interval(m.value, m.low, m.high)} of {control_name(kind)}"
-        f"{_reach(result.limits.get(kind), result.n_drawn.get(kind, 0))}"
-        for kind, m in beside.items()
-    )
-    if result.verdict == "undefined":
-        return f"reach {own} of {whose}, without an interval, against {control}."
-    if not result.limits:
-        return (
-            f"have {own} of {whose}, against {control}: too few random rankings to say what chance"
-            f" may reach (--random-rankings {DRAWS_PER_TRY * n_tried} are enough)."
-        )
-    if result.verdict == "few rankings":
-        more = DRAWS_PER_TRY * n_tried
-        return (
-            f"have {own} of {whose}, better than all random rankings that were drawn, which are too"
-            f" few to say what chance may reach (--random-rankings {more} are enough): {control}."
-            f"{_overshoot(record, area)}"
-        )
-    better, worse, unresolved = (words.format(whose) for words in WORDS[area])
-    words = {"better": better, "worse": worse}.get(result.verdict, unresolved)
-    return f"{words}: {own} against {control}.{_overshoot(record, area)}"
-
-
-def _reach(limit: float | None, n_drawn: int) -> str:
-    """How many random rankings there are, and what the best methods have to be beyond."""
-    if limit is None or math.isnan(limit):
-        return f" ({n_drawn} drawn)" if n_drawn else ""
-    return f" ({n_drawn} drawn; chance may reach {number(limit)})"
-
-
-def _overshoot(record: Record, area: AreaName) -> str:
-    if area != "cpr" or not record.value(area) > 1:
-        return ""
-    overshoot = (
-        " A CPR above 1 is overshoot: circuits leave out edges that work against the answer."
-    )
-    rows = _below_full(record, "value")
-    if not len(rows):
-        return overshoot
-    most = float(np.nanmax(rows.numbers("agreement"), initial=0))
-    return f"{overshoot} Pair by pair they keep at most {_percent(most)} of what ablation changes."
-
-
-def _denominator(record: Record) -> tuple[float, float]:
-    denominator = record.measure("denominator", "control:full")
-    return (math.nan, math.nan) if denominator is None else (denominator.low, denominator.high)
-
-
-def _collapse(record: Record, records: Sequence[Record]) -> str:
-    """A sentence where circuits by value are empty, or keep much less than those by magnitude."""
-    kept = {by: _below_full(record, by) for by in ("value", "magnitude")}
-    if any(not len(table) for table in kept.values()):
-        return ""
-    most = {
-        by: float(np.nanmax(table.numbers("agreement"), initial=0)) for by, table in kept.items()
-    }
-    n_empty = int((kept["value"].numbers("kept") == 0).sum())
-    fuller = n_empty > int((kept["magnitude"].numbers("kept") == 0).sum())
-    if not (fuller or most["value"] < most["magnitude"] / 2):
-        return ""
-    name = labels(records)[list(records).index(record)]
-    empty = f"are empty at {n_empty} sizes and " if fuller else ""
-    return (
-        f"Read the circuits of {name} by magnitude: they keep {_percent(most['magnitude'])} of what"
-        f" ablation changes; those by value {empty}keep {_percent(most['value'])} at best."
-    )
-
-
-def _below_full(record: Record, by: str) -> Table:
-    """The rows of a ranking's circuits, without the full one."""
-    if not record.has_table("curve"):
-        return Table.of("curve", (), ())
-    rows = record.table("curve").where(of="result", ranking=by).rows()
-    return Table.of("curve", (), [row for row in rows if plain_number(row["fraction"]) < 1])
 
 
 def comparable(records: Sequence[Record]) -> bool:
@@ -395,8 +141,12 @@ UNKNOWN = ("undefined", "few rankings", "few groups")
 STRONGEST = 10
 """Rows of a table of edges."""
 RANKED: tuple[AreaName, ...] = ("cpr", "cmd")
-SUPPORTING = {"cma": 5, "log_cpr": 8, "log_cmd": 8}
+SUPPORTING = {"cma": 0, "cmd": 1, "cpr": 7, "log_cpr": 8, "log_cmd": 8}
 """What a narrow console leaves out first: what says again what others say."""
+PUBLISHED = {"cpr": 0, "cmd": 0, "cma": 5}
+"""The same in the profile mib-2025: CPR and CMD are the published measures."""
+BY = {"cpr": " (by value)", "cmd": " (by magnitude)", "cma": " (by magnitude)"}
+"""By which ranking the circuits of a measure are cut."""
 
 READING = {
     "Faithfulness f": (
@@ -477,6 +227,13 @@ class TaskPage(Page):
     def tables(self, report: Report) -> list[TextTable]:
         return [results_table(report.records, report.failures)]
 
+    def conclusions(self, records: Sequence[Record]) -> list[Conclusion]:
+        """The conclusion on each setting."""
+        return [conclude(group) for group in settings(records)]
+
+    def answers(self, records: Sequence[Record]) -> list[str]:
+        return [line for conclusion in self.conclusions(records) for line in conclusion.lines]
+
     def sections(self, report: Report) -> list[Section]:
         """Verdicts and the faithfulness of circuits of all sizes; a table for each setting."""
         records = report.records
@@ -498,7 +255,7 @@ class TaskPage(Page):
         areas = tuple(map(areas_chart, groups))
         return framed(
             report,
-            [block for group in groups for block in _verdict_blocks(group, alone)],
+            [block for group in groups for block in verdict_blocks(group, alone)],
             rows,
             figure=[faithfulness_chart(groups[0])] if alone else [],
             folded=[
@@ -539,9 +296,9 @@ RANKS_SAY = (
 )
 
 
-def _verdict_blocks(group: Sequence[Record], alone: bool) -> list[Block]:
-    """The verdicts on a setting, and its m(N) and m(0)."""
-    first, *more = verdicts(group)
+def verdict_blocks(group: Sequence[Record], alone: bool) -> list[Block]:
+    """The conclusion on a setting, and its m(N) and m(0)."""
+    first, *more = conclude(group).lines
     return [
         Text(first, "verdict", "" if alone else f"{setting_name(group[0])}."),
         *(Text(text, "verdict") for text in more),
@@ -551,7 +308,7 @@ def _verdict_blocks(group: Sequence[Record], alone: bool) -> list[Block]:
 
 def details(group: Sequence[Record]) -> list[Block]:
     """All of one setting in a fold: verdicts, warnings, figures, table and a pair."""
-    blocks = (*_verdict_blocks(group, alone=True), *warnings_notice(group))
+    blocks = (*verdict_blocks(group, alone=True), *warnings_notice(group))
     pair = first_pair(group[0])
     return [
         *blocks,
@@ -595,10 +352,13 @@ def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -
     """A row for every record, one for every distinct random control, one for every failure."""
     measures = shown_measures(records)
     columns = [Column("method", numeric=False)]
+    published = any(record.metric.args.get("profile") == "mib-2025" for record in records)
+    supporting = {**SUPPORTING, **(PUBLISHED if published else {})}
     for measure in measures:
-        columns.append(measure_column(measure, SUPPORTING.get(measure.name, 2)))
+        by = BY.get(measure.name, "")
+        column = measure_column(measure, supporting.get(measure.name, 2))
+        columns.append(replace(column, heading=f"{column.heading}{by}"))
         if measure.name in RANKED:
-            columns[-1] = measure_column(measure)
             columns.append(Column(f"rank by {measure.heading}", optional=6))
     columns += [Column("n", optional=1), Column("kept at 1 %", optional=8)]
     columns.insert(-2, Column("better than random", numeric=False, optional=3))

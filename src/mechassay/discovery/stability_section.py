@@ -1,8 +1,7 @@
 """What a page of circuits says of how they depend on the pairs (`circuits.methods.stability`).
 
-A sentence on the edges of the smallest circuit, which the field reads one by one, and a table of
-all sizes by magnitude. Circuits by value are in the record. Where seeds were varied (`--over
-seeds`), both are of seeds.
+A table of all sizes by magnitude; `discovery.conclusion` has the sentence on the smallest circuit.
+Circuits by value are in the record. Where seeds were varied (`--over seeds`), both are of seeds.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mechassay.circuits.methods.stability import RESAMPLES, STABILITY, STABLE, two_peaks
+from mechassay.circuits.methods.stability import RESAMPLES, STABILITY, two_peaks
 from mechassay.results.curves import labels
 from mechassay.results.page import NOTHING, Section, TextTable
 from mechassay.results.records import Record
@@ -39,53 +38,6 @@ READING = {
         " circuit."
     ),
 }
-
-
-def stability_text(record: Record, fraction: float) -> str:
-    """One sentence on which edges of a circuit of this size depend on the pairs; empty where that
-    was not measured.
-    """
-    rows = _rows(record, fraction=fraction)
-    if not rows or not rows[0]["size"]:
-        return ""
-    row = rows[0]
-    n_stable, size = int(row["n_stable"]), int(row["size"])
-    edges = f"{size:,} edge{'s' * (size != 1)} of this size, before pruning"
-    if "n_seeds" in row:
-        return _text_of_seeds(row, edges)
-    drawn = plain_number(row["stable_random_signs"])
-    by_scatter = f", where random signs leave {share(drawn)}" if not math.isnan(drawn) else ""
-    jaccard, signs, chance = (
-        number(plain_number(row[name]))
-        for name in ("jaccard", "jaccard_random_signs", "jaccard_chance")
-    )
-    stable = n_stable / size
-    no_more = ", no more than edges without an effect" if stable <= drawn else ""
-    return (
-        f"Of the {edges}, {n_stable:,} ({share(stable)}) are in at least {share(STABLE)} of the"
-        f" circuits that halves of the {_drawn(record)}{row['n_pairs']:,} training pairs find"
-        f"{by_scatter}{no_more}; two halves have a Jaccard of {jaccard} ({signs} with random signs,"
-        f" {chance} by chance). Do not read the other edges one by one."
-    )
-
-
-def _text_of_seeds(row: Mapping[str, Any], edges: str) -> str:
-    """The sentence where seeds were varied."""
-    n_stable, n_seeds = int(row["n_stable"]), int(row["n_seeds"])
-    stable, chance = plain_number(row["stable"]), plain_number(row["stable_chance"])
-    no_more = ", no more than chance" if stable <= chance else ""
-    most = "all" if math.ceil(STABLE * n_seeds) == n_seeds else f"at least {share(STABLE)}"
-    circuits = (
-        f"{most} of the circuits that {n_seeds} other seeds find"
-        if n_seeds > 1
-        else "the circuit that another seed finds"
-    )
-    return (
-        f"Of the {edges}, {n_stable:,} ({share(stable)}) are in {circuits} on the same"
-        f" {row['n_pairs']:,} training pairs, where chance leaves {_share(row, 'stable_chance')}"
-        f"{no_more}; two seeds have a Jaccard of {_text(row, 'jaccard')}"
-        f" ({_text(row, 'jaccard_chance')} by chance). Do not read the other edges one by one."
-    )
 
 
 HALVES = {

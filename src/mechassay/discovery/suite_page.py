@@ -24,6 +24,7 @@ from mechassay.circuits.evaluation.chance import n_groups
 from mechassay.circuits.evaluation.curve import SMALLEST, TEXTS, recomputed
 from mechassay.circuits.evaluation.metrics import recomputed_sizes
 from mechassay.circuits.methods.stability import STABILITY
+from mechassay.discovery.conclusion import conclude
 from mechassay.discovery.methods_by_column import (
     RANKS,
     TRUTHS,
@@ -36,6 +37,7 @@ from mechassay.discovery.page import (
     details,
     edge_text,
     reading,
+    verdict_blocks,
 )
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import is_random
@@ -62,6 +64,7 @@ from mechassay.results.text import (
     setting_name,
     settings,
 )
+from mechassay.results.verdict import Conclusion
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import counted, interval, share
 
@@ -162,8 +165,8 @@ class SuitePage(Page):
         """
         cells = MethodsByColumn(report)
         tables = self._tables(cells, report.failures)
-        first = f"{TEXTS.measure('cma', math.nan).heading}{BETTER['up']}, "
-        unfolded = [table for table in tables if table.title.startswith(first)]
+        by_cma = f"{TEXTS.measure('cma', math.nan).heading}{BETTER['up']}, "
+        unfolded = [table for table in tables if table.title.startswith(by_cma)]
         # What has no result stands beside what has one.
         unfolded += [table for table in tables if table.title == WITHOUT]
         groups = settings(report.records)
@@ -176,9 +179,14 @@ class SuitePage(Page):
             ]
             inside += _strongest_edges(ModelTask.of(group[0]), report.drawings)
             blocks.append(Fold(setting_name(group[0]), tuple(inside)))
+        first: list[Block] = [
+            Text(text, "verdict", f"{name}.") for name, text in _answers(cells) if text
+        ]
+        if len(groups) == 1:  # As the page of one task and model begins.
+            first = [*verdict_blocks(groups[0], alone=True), *first]
         return framed(
             report,
-            [Text(text, "verdict", f"{name}.") for name, text in _answers(cells) if text],
+            first,
             [Section(table.title, (table,)) for table in unfolded],
             figure=_cma_figure(cells),
             folded=[
@@ -477,6 +485,17 @@ def _cma_figure(cells: MethodsByColumn) -> list[Block]:
     return [Figure(drawn, name="CMA of methods", about=about)]
 
 
+class OneSizePage(GenericPage):
+    """Circuits of one size, and whatever else was measured without a curve."""
+
+    def conclusions(self, records: Sequence[Record]) -> list[Conclusion]:
+        return [conclude(group) for group in settings(records)]
+
+    def sentences(self, records: Sequence[Record]) -> list[str]:
+        lines = [line for conclusion in self.conclusions(records) for line in conclusion.lines]
+        return lines or super().sentences(records)
+
+
 class CircuitsPage(TaskPage):
     """Methods that find circuits: of one task and model, or as `SuitePage` of several; without a
     curve as any records.
@@ -487,6 +506,12 @@ class CircuitsPage(TaskPage):
 
     def tables(self, report: Report) -> list[TextTable]:
         return _page(report).tables(report)
+
+    def conclusions(self, records: Sequence[Record]) -> list[Conclusion]:
+        return [conclude(group) for group in settings(records)]
+
+    def answers(self, records: Sequence[Record]) -> list[str]:
+        return _page(Report(records)).answers(records)
 
     def sections(self, report: Report) -> list[Section]:
         return _page(report).sections(report)
@@ -511,7 +536,7 @@ def _page(report: Report) -> Page:
     on each; that of one; or that of any records, if none has a curve.
     """
     if report.records and not any(record.has_table("curve") for record in report.records):
-        return GenericPage()
+        return OneSizePage()
     places = [(ModelTask.of(record), method_name(record)) for record in report.records]
     columns = {column for column, _ in places} | set(map(ModelTask.of, report.failures))
     several = len({column for column in columns if column.model}) > 1

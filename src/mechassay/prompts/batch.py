@@ -83,6 +83,26 @@ class Batch(OneLine):
         rows = zip(token_rows(self.clean, self.mask), self.answers.tolist(), strict=True)
         return tuple(_token_hash(clean, sorted(right))[:16] for clean, right in rows)
 
+    def token_hashes(self) -> dict[str, list[str]]:
+        """Sixteen hex digits for the tokens of each pair's clean and counterfactual prompt."""
+        return {
+            name: [_token_hash(row)[:16] for row in token_rows(getattr(self, name), self.mask)]
+            for name in ("clean", "counterfactual")
+        }
+
+    def contrasts(self) -> tuple[str, ...]:
+        """Sixteen hex digits for what each pair contrasts: the clean prompt's tokens that differ
+        from the counterfactual's, the answers and the foils.
+        """
+        differ = (self.clean != self.counterfactual) & self.mask
+        tokens = token_rows(self.clean, differ)
+        rows = zip(tokens, self.answers.tolist(), self.foils.tolist(), strict=True)
+        return tuple(_token_hash(a, sorted(b), sorted(c))[:16] for a, b, c in rows)
+
+    def with_clean(self, prompts: Int[Tensor, "batch pos"]) -> Batch:
+        """The batch with other clean prompts, such as its own counterfactual ones."""
+        return replace(self, clean=prompts)
+
     def first_difference(self) -> int:
         """The first column in which any pair's prompts differ (`n_tokens` if none does)."""
         differs = (self.clean != self.counterfactual).any(dim=0).nonzero()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mechassay.reproduction.status import Ours, Verdict, printed_value, verdict
+from mechassay.reproduction.status import Ours, StatusAndReason, printed_value, verdict
 from mechassay.results.records import Record, Table
 
 ROWS = "comparisons"
@@ -49,12 +49,12 @@ class PaperComparison:
     minutes: float = math.nan
     gigabytes: float = math.nan
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> StatusAndReason:
         """Return the verdict on a number or on a statement."""
         if self.statement:
             if self.agrees:
-                return Verdict("reproduced")
-            return Verdict("explained" if self.explained else "differs", self.explained)
+                return StatusAndReason("reproduced")
+            return StatusAndReason("explained" if self.explained else "differs", self.explained)
         return verdict(self.printed, self.ours, n=self.n, span=self.span, explained=self.explained)
 
     @property

@@ -54,7 +54,7 @@ class Ours:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class StatusAndReason:
     """A status and its reason; the reason is empty where the numbers say it."""
 
     status: Status
@@ -81,7 +81,7 @@ def verdict(
     n: int | None,
     span: float = math.inf,
     explained: str = "",
-) -> Verdict:
+) -> StatusAndReason:
     """The status of a comparison, see the module.
 
     Args:
@@ -91,15 +91,15 @@ def verdict(
         explained: what a page says of the difference.
     """
     if ours.why_not:
-        return Verdict("not run", ours.why_not)
+        return StatusAndReason("not run", ours.why_not)
     if ours.stand_in:
-        return Verdict("other model", ours.stand_in)
+        return StatusAndReason("other model", ours.stand_in)
     value = printed_value(printed)
     if not math.isfinite(value):
-        return Verdict("not run", "the published number is not legible")
+        return StatusAndReason("not run", "the published number is not legible")
     few = _too_few(value, ours, n, span)
     if few:
-        return Verdict("too few to tell", few)
+        return StatusAndReason("too few to tell", few)
     unlike = list(ours.deviations)
     if n is None:
         unlike.append("the paper does not say of how many examples")
@@ -107,10 +107,10 @@ def verdict(
         unlike.append(f"n is {ours.n:,}, published {n:,}")
     slack = rounding(printed) + NEARLY
     if not unlike and ours.low - slack <= value <= ours.high + slack:
-        return Verdict("reproduced")
+        return StatusAndReason("reproduced")
     if explained:
-        return Verdict("explained", explained)
-    return Verdict("differs", "; ".join(unlike))
+        return StatusAndReason("explained", explained)
+    return StatusAndReason("differs", "; ".join(unlike))
 
 
 def _too_few(value: float, ours: Ours, n: int | None, span: float) -> str:

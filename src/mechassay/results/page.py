@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as MatplotlibFigure
 
     from mechassay.results.records import Failure, Measure, Record, Table
+    from mechassay.results.verdict import Conclusion
 
 
 NOTHING = "–"
@@ -581,6 +582,10 @@ class Page(ABC):
     @abstractmethod
     def sections(self, report: Report) -> list[Section]:
         """The page from top to bottom."""
+
+    def conclusions(self, records: Sequence[Record]) -> Sequence[Conclusion]:
+        """The conclusion on each setting; none if the kind has no preconditions yet."""
+        return ()
 
     def answers(self, records: Sequence[Record]) -> list[str]:
         """The sentences that the page begins with."""

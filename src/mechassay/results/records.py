@@ -343,6 +343,8 @@ class Selection(Stored):
         notes: what the source says of itself, such as that rows repeat each other.
         counts: other numbers of the choice.
         first: the first pair that was kept; None where pairs are private.
+        tokens: hashes of the tokens of each pair's clean and counterfactual prompts
+            (`Batch.token_hashes`); empty where pairs are private.
     """
 
     hash: str
@@ -360,6 +362,7 @@ class Selection(Stored):
     notes: dict[str, str] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
     first: PairTokens | None = None
+    tokens: dict[str, list[str]] = Field(default_factory=dict)
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Selection:
@@ -430,6 +433,8 @@ class Record(Stored):
         spent: what it took: seconds, memory.
         data: what was chosen, by role: the train and the test pairs.
         warnings: what a reader has to know.
+        verdict, conclusion: the word and the first sentence on this record alone when it was made
+            (`results.verdict`); pages conclude again, over all records of a setting.
         sha256: of the content, in files alone: `stored_text` writes it, `read_record` takes it off.
     """
 
@@ -447,6 +452,8 @@ class Record(Stored):
     spent: dict[str, Number] = Field(default_factory=dict)
     data: dict[str, Selection] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
+    verdict: str = ""
+    conclusion: str = ""
     provenance: Provenance
     sha256: str = ""
 
@@ -592,6 +599,13 @@ class Record(Stored):
             if table.name == name:
                 return table
         raise UnknownName("table of the record", name, [table.name for table in self.tables])
+
+    def concluded(self) -> Record:
+        """The record with its verdict and conclusion, if its kind has preconditions."""
+        own = page_of(self.kind).conclusions([self])
+        if not own:
+            return self
+        return self.changed(verdict=str(own[0].verdict), conclusion=own[0].headline)
 
     def changed(self, **fields: Any) -> Record:
         """The record with other fields; a spec by its role: `record.changed(task=Spec(...))`."""

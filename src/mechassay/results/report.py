@@ -402,12 +402,16 @@ class GenericPage(Page):
     def tables(self, report: Report) -> list[TextTable]:
         return [measures_table(report)]
 
+    def sentences(self, records: Sequence[Record]) -> list[str]:
+        """What the page begins with: the first measure of the first record."""
+        return [_verdict(records)]
+
     def sections(self, report: Report) -> list[Section]:
         """Verdict, failing checks and warnings; measures, checks, tables; facts; values."""
         records = report.records
         return framed(
             report,
-            [Text(_verdict(records), "verdict")],
+            [Text(text, "verdict") for text in self.sentences(records)],
             [Section("Measures", (measures_table(report),))],
             folded=[*checks_section(records), *tables_section(records)],
             reading=meanings(records),

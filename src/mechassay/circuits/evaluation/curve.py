@@ -4,8 +4,9 @@ A curve holds the objective of every example under every circuit, so that its ar
 and figures follow without another run. Its controls are the empty and the full circuit, random
 rankings of edges, and random paths; they are stored with it and can be shared with other curves
 on the same examples. The smallest circuit that keeps what ablation changes (`SmallestCircuit`) is
-chosen on other pairs than those it is measured on. The accuracy of the model says whether it does
-the task that its circuits are to explain: at chance there is no behaviour to explain.
+chosen on other pairs than those it is measured on. `ability` says whether the model does the task
+that its circuits are to explain, and `ranking` what the scores rank and which pairs they saw: a
+record has both, so that conclusions can be checked (`results.preconditions`).
 """
 
 from __future__ import annotations
@@ -17,81 +18,35 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import By
 from mechassay.circuits.series import FaithfulnessMetric, RankingCurve
 from mechassay.errors import BadUsage
-from mechassay.models.forward import forward
-from mechassay.models.memory import stream_bytes, token_budget
-from mechassay.models.model import Model
-from mechassay.models.objectives import Accuracy
-from mechassay.prompts.batch import NO_TOKEN, Batch
+from mechassay.models.ability import Ability
 from mechassay.results.curves import EMPTY
 from mechassay.results.measures import measure_texts
-from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values, provenance
+from mechassay.results.preconditions import RANKING
+from mechassay.results.records import (
+    Measure,
+    Provenance,
+    Record,
+    Selection,
+    Spec,
+    Table,
+    Values,
+    provenance,
+)
 from mechassay.results.result import RecordContents, Result, StoredByFields
 from mechassay.stats.chance import FEW_DRAWS
-from mechassay.stats.intervals import NO_INTERVAL, Interval, mean_estimate, proportion_interval
+from mechassay.stats.intervals import NO_INTERVAL, Interval, mean_estimate
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, RawText, interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-ACCURACY = Accuracy()
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Preference(OneLine):
-    """Whether the model prefers the answers of pairs to their foils (`right`, 1 or 0).
-
-    `chance` is the share of the compared tokens that are answers.
-    """
-
-    right: Float[np.ndarray, "n"]
-    chance: Float[np.ndarray, "n"]
-    groups: tuple[str, ...]
-
-    def measures(self) -> list[Measure]:
-        """Accuracy with its interval, and chance."""
-        n = len(self.right)
-        interval = proportion_interval(self.right, self.groups)
-        accuracy = TEXTS.measure("accuracy", float(self.right.mean()), interval, of="model", n=n)
-        return [accuracy, TEXTS.measure("chance", float(self.chance.mean()), of="model", n=n)]
-
-    def warnings(self) -> list[str]:
-        """A line if the accuracy may be chance or less: there is no behaviour to explain."""
-        accuracy, chance = self.measures()
-        if accuracy.low > chance.value:
-            return []
-        return [
-            "The model itself is not above chance: its answer beats the foils in"
-            f" {accuracy.value:.0%} of {accuracy.n} pairs ({accuracy.low:.0%} to"
-            f" {accuracy.high:.0%}), guessing does in {chance.value:.0%}. Its circuits explain how"
-            " it prefers tokens, not how it does the task."
-        ]
-
-
-@torch.no_grad()
-def preference_of(model: Model, batch: Batch) -> Preference:
-    """Run the clean prompts of a batch and compare answers with foils. No layer is kept."""
-    right, decoder = np.full(len(batch), np.nan), model.decoder
-    budget = token_budget(stream_bytes(decoder, batch.n_tokens), batch.n_tokens, model.device)
-    for rows, chunk in batch.chunks(budget):
-        ctx = decoder.context(chunk.mask)
-        stream = decoder.add_positions(decoder.embed(chunk.clean), ctx, 0)
-        final = forward(decoder, stream, ctx, last_only=True)
-        right[rows] = ACCURACY(decoder.readout(final[:, -1]), chunk).double().cpu().numpy()
-    n_answers, n_foils = (
-        (tokens != NO_TOKEN).sum(dim=1).double().cpu().numpy()
-        for tokens in (batch.answers, batch.foils)
-    )
-    return Preference(right, n_answers / (n_answers + n_foils), batch.groups)
-
 
 RANKINGS: tuple[By, By] = ("value", "magnitude")
 """The kind that files of curves say they have."""
@@ -209,6 +164,12 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
             known (`models.origin`).
         chosen: the smallest circuit that was chosen on other pairs, if one was asked for.
         complement: the objective of each pair when that circuit's edges alone are ablated.
+        tied: edges of each size's cut that tie with edges outside, by ranking.
+        ranking: what the scores rank, and which of these pairs they were found on
+            (`circuits.ranking`).
+        counts: of the pairs, such as how many different prompts they have.
+        better: "down" if lower values of the objective are better.
+        ability: whether the model does the task; None if that was not measured.
         seed: of the bootstrap.
     """
 
@@ -227,6 +188,11 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
     dtype: str = ""
     chosen: SmallestCircuit | None = None
     complement: Float[np.ndarray, "n"] | None = None
+    tied: Mapping[By, tuple[int, ...]] = field(default_factory=dict)
+    ranking: Mapping[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    better: str = "up"
+    ability: Ability | None = None
     seed: int = 0
 
     @cached_property
@@ -360,6 +326,10 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
         ends = {"clean": self.controls.full.tolist(), "empty": self.controls.empty.tolist()}
         rest = {} if self.complement is None else {COMPLEMENT: self.complement.tolist()}
         args: dict[str, Any] = {"profile": self.profile}
+        args |= {"better": self.better} if self.better == "down" else {}
+        ranking = {RANKING: Spec(name=self.label, args=dict(self.ranking))} if self.ranking else {}
+        able = self.ability
+        own = list(self.measures())
         return {
             "identities": {"model": dict(self.identity)} if self.identity else {},
             "found_in": dict(self.found_in),
@@ -368,10 +338,17 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
                 "task": Spec(name=self.task),
                 "method": Spec(name=self.label),
                 "metric": Spec(name=self.objective, version=VERSIONS[self.profile], args=args),
+                **ranking,
             },
-            "measures": [*self.measures(), *self.control_measures()],
+            "measures": [
+                *own,
+                *(able.measures() if able else ()),
+                *self.control_measures(),
+            ],
+            "data": {"test": Selection(hash="", kept=len(self.ids), counts=dict(self.counts))},
             "tables": [
                 self.table(),
+                *([able.table()] if able else []),
                 Table.of("random areas", ("of", "seed"), self._random_areas()),
                 *self.smallest_tables(),
             ],
@@ -388,24 +365,15 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
         self,
         specs: Mapping[str, Spec] | None = None,
         made: Provenance | None = None,
-        *,
-        preference: Preference | None = None,
         **more: Any,
     ) -> Record:
-        """The curve as plain data; see `Result.record`.
-
-        Args:
-            preference: whether the model does the task at all; it becomes part of the record.
-        """
+        """The curve as plain data; see `Result.record`."""
         made = made or provenance(device="", dtype=self.dtype, seed=self.seed)
-        record = super().record(specs, made, **more)
-        if preference is None:
-            return record
-        n = sum(1 for _ in self.measures())
-        return record.changed(
-            measures=[*record.measures[:n], *preference.measures(), *record.measures[n:]],
-            warnings=[*preference.warnings(), *record.warnings],
-        )
+        return super().record(specs, made, **more).concluded()
+
+    def __str__(self) -> str:
+        """Return the conclusion: the first sentence of the page of its record."""
+        return self.record().conclusion
 
     def repr_fields(self) -> dict[str, Any]:
         areas = {
@@ -442,6 +410,8 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
             for place, fraction in enumerate(self.fractions):
                 low, high, _ = sweep.intervals[place]
                 size = {"asked": sweep.n_edges_requested[place], "kept": sweep.n_edges_kept[place]}
+                if self.tied:
+                    size |= {"tied": self.tied[sweep.by][place] if of == "result" else None}
                 metric, f = sweep.per_example[place].mean(), sweep.faithfulness[place]
                 values = {"metric": float(metric), "f": float(f), "low": low, "high": high}
                 low, high, _ = sweep.agreement_intervals[place]
@@ -551,6 +521,9 @@ def recomputed(record: Record) -> list[Measure | Table]:
         values={by: np.array([columns[f"{by}@{p:g}"] for p in fractions]) for by in RANKINGS},
         chosen=_chosen(record),
         complement=columns.get(COMPLEMENT),
+        tied={by: tuple(map(int, line.numbers("tied"))) for by, line in lines.items()}
+        if "tied" in points.columns
+        else {},
         seed=record.provenance.seed,
     )
     again = [*curve.measures(), *curve.control_measures(), curve.table()]

@@ -46,6 +46,7 @@ from mechassay.circuits.evaluation.curve import (
     FaithfulnessCurve,
     SmallestCircuit,
 )
+from mechassay.circuits.evaluation.ranking import ranking_facts, tied_at
 from mechassay.circuits.profiles import PROFILES, Profile
 from mechassay.circuits.scores import KEPT, By, EdgeScores, Scores
 from mechassay.circuits.series import (
@@ -59,6 +60,7 @@ from mechassay.circuits.series import (
     kept_effects,
 )
 from mechassay.errors import BadUsage, GraphMismatch, NonFinite, one_of
+from mechassay.models.ability import Ability, ability_of
 from mechassay.models.circuit_forward import circuit_runner, run_in_spans
 from mechassay.models.decoder import Readout
 from mechassay.models.forward import Contrast, constants_of
@@ -76,6 +78,7 @@ from mechassay.models.objectives import Objective, ObjectiveLike, least_size, lo
 from mechassay.models.origin import found_in
 from mechassay.models.spans import LongContrast
 from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.prompts.independence import apart
 from mechassay.stats.chance import FEW_DRAWS
 from mechassay.stats.intervals import (
     NO_INTERVAL,
@@ -274,6 +277,7 @@ def faithfulness_curve(
     greedy: bool = False,
     controls: Controls | None = None,
     chosen: SmallestCircuit | None = None,
+    ability: Ability | None = None,
     label: str | None = None,
     transfer: bool = False,
     seed: int = 0,
@@ -293,6 +297,7 @@ def faithfulness_curve(
         greedy: grow circuits from the logits instead of taking the top edges.
         controls: those of another curve on the same pairs and objective, to save their cost.
         chosen: the smallest circuit that was chosen on other pairs: it is also left out.
+        ability: whether the model does the task of these pairs; measured if it is not given.
         transfer: whether the scores may have been found in another model.
         seed: of the bootstrap.
 
@@ -314,6 +319,7 @@ def faithfulness_curve(
     label = label or str(origin.get("method", "scores"))
     elsewhere = found_in(f"scores {label}", origin, model, transfer=transfer)
     batch, measured = model.batch(pairs), load_objective(objective)
+    batch, counts = apart(batch)
     if controls is None:
         controls = run_controls(model, batch, measured, fractions=sizes, progress=progress)
     elif (controls.ids, controls.objective, controls.fractions) != (
@@ -364,6 +370,11 @@ def faithfulness_curve(
         dtype=str(origin.get("dtype", "")),
         chosen=chosen,
         complement=values[n_ranked] if len(values) > n_ranked else None,
+        tied={by: tied_at(scores, sizes, by) for by in RANKINGS},
+        ranking=ranking_facts(scores, batch),
+        counts=counts,
+        better=measured.direction,
+        ability=ability or ability_of(model, batch),
         seed=seed,
     )
 
@@ -387,7 +398,7 @@ def magnitude_sweep(
     """
     found_in("scores", scores.provenance, model, transfer=transfer)
     sizes, measured = check_fractions(fractions), load_objective(objective)
-    batch = model.batch(pairs)
+    batch, _ = apart(model.batch(pairs))
     ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
     circuits = _circuits(scores, sizes, "magnitude", greedy, profile)
     values = evaluate_distinct(model, ends + circuits, batch, measured, progress)

@@ -1,0 +1,127 @@
+"""Whether a model does the task of pairs: does it prefer answers to foils, and by the prompt?
+
+Each prompt of each pair, clean and counterfactual, is run once, and the logits of all compared
+tokens are kept. A pair is right if its best answer has a larger logit than its best foil; a tie is
+half right. The same choice is then read after every prompt of other groups: the mean over these
+exchanges is what a model reaches that ignores the prompt, whatever tokens it likes. That a model
+does the task is shown where the lower end of its accuracy exceeds the exchanges and guessing.
+
+Few different contrasts (tokens that differ between the prompts, answers, foils) need more: where
+one word decides the answer, a model of random weights that happens to react to that word in the
+right direction is right on many pairs. `results.preconditions.task` then asks for half of the way
+from the bar to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from mechassay.models.forward import forward
+from mechassay.models.memory import stream_bytes, token_budget
+from mechassay.models.model import Model
+from mechassay.prompts.batch import NO_TOKEN, Batch
+from mechassay.results.measures import measure_texts
+from mechassay.results.preconditions import ABILITY
+from mechassay.results.records import Measure, Table
+from mechassay.stats.intervals import proportion_interval
+from mechassay.utils.display import OneLine
+
+TEXTS = measure_texts("circuits")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ability(OneLine):
+    """Whether a model prefers the answers of pairs to their foils; a tie counts one half.
+
+    Attributes:
+        right: after the clean prompt: 1, 0 or one half.
+        counterfactual: the same, of the same tokens, after the counterfactual prompt.
+        exchanged: the mean of the same after all prompts of pairs of other groups; NaN if all pairs
+            are one group.
+        tied: 1 where the best answer and the best foil have the same logit.
+        chance: share of the compared tokens that are answers.
+        contrasts: what differs between the prompts, with answers and foils, as a hash.
+    """
+
+    right: Float[np.ndarray, "n"]
+    counterfactual: Float[np.ndarray, "n"]
+    exchanged: Float[np.ndarray, "n"]
+    tied: Float[np.ndarray, "n"]
+    chance: Float[np.ndarray, "n"]
+    contrasts: tuple[str, ...]
+    groups: tuple[str, ...]
+    ids: tuple[str, ...]
+
+    def measures(self) -> list[Measure]:
+        """Accuracy with its interval, guessing, and accuracy with exchanged prompts."""
+        n = len(self.right)
+        interval = proportion_interval(self.right, self.groups)
+        means = {"chance": self.chance, "exchanged": self.exchanged}
+        return [
+            TEXTS.measure("accuracy", float(self.right.mean()), interval, of="model", n=n),
+            *(TEXTS.measure(x, float(own.mean()), of="model", n=n) for x, own in means.items()),
+        ]
+
+    def table(self) -> Table:
+        """The numbers of each pair. The pairs are others than those of the record's values if pairs
+        were chosen by whether the model is right.
+        """
+        names = ("right", "counterfactual", "exchanged", "tied", "chance")
+        columns: dict[str, Any] = {"pair": list(self.ids), "group": list(self.groups)}
+        columns |= {name: getattr(self, name).tolist() for name in names}
+        columns |= {"contrast": list(self.contrasts)}
+        return Table(name=ABILITY, keys=("pair",), columns=columns)
+
+
+@torch.no_grad()
+def ability_of(model: Model, batch: Batch) -> Ability:
+    """Run both prompts of each pair and compare the answers with the foils. No layer is kept."""
+    tokens = torch.cat([batch.answers, batch.foils], dim=1)
+    real = (tokens != NO_TOKEN).cpu().numpy()
+    choices, place = tokens.clamp(min=0).unique(return_inverse=True)
+    places = place.view(tokens.shape).cpu().numpy()
+    n_answers = batch.answers.shape[1]
+    clean, other = (_logits(model, batch, x, choices) for x in (batch.clean, batch.counterfactual))
+    own = _right(np.take_along_axis(clean, places, 1), real, n_answers)
+    counterfactual = _right(np.take_along_axis(other, places, 1), real, n_answers)
+    every, groups = np.concatenate([clean, other]), np.array(batch.groups)
+    of = np.tile(groups, 2)
+    exchanged = np.full(len(batch), np.nan)
+    for row in range(len(batch)):
+        others = every[of != groups[row]]
+        if len(others):
+            exchanged[row] = _right(others[:, places[row]], real[row], n_answers).mean()
+    tied = (own == 0.5).astype(float)
+    n_right = real[:, :n_answers].sum(axis=1)
+    chance = n_right / real.sum(axis=1)
+    return Ability(
+        own, counterfactual, exchanged, tied, chance, batch.contrasts(), batch.groups, batch.ids
+    )
+
+
+def _right(
+    logits: Float[np.ndarray, "rows tokens"], real: Bool[np.ndarray, "..."], n_answers: int
+) -> Float[np.ndarray, "rows"]:
+    """1 where the best answer has a larger logit than the best foil, one half where they tie."""
+    held = np.where(real, logits, -np.inf)
+    return (np.sign(held[:, :n_answers].max(1) - held[:, n_answers:].max(1)) + 1) / 2
+
+
+def _logits(
+    model: Model, batch: Batch, prompts: Int[torch.Tensor, "n pos"], choices: torch.Tensor
+) -> Float[np.ndarray, "n choices"]:
+    """The logits of some tokens after one prompt of each pair."""
+    decoder, logits = model.decoder, np.full((len(batch), len(choices)), np.nan)
+    budget = token_budget(stream_bytes(decoder, batch.n_tokens), batch.n_tokens, model.device)
+    for rows, chunk in batch.with_clean(prompts).chunks(budget):
+        ctx = decoder.context(chunk.mask)
+        stream = decoder.add_positions(decoder.embed(chunk.clean), ctx, 0)
+        final = forward(decoder, stream, ctx, last_only=True)
+        every = decoder.readout(final[:, -1]).all()
+        logits[rows] = every[:, choices.to(every.device)].double().cpu().numpy()
+    return logits
