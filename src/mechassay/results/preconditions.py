@@ -39,6 +39,8 @@ SHARED = "shared with {} pairs"
 TEMPLATES = "different templates"
 MANY_SHARED = 0.05
 """The share of test pairs above which a prompt of the training pairs is no accident."""
+COPY = 1e-3
+"""The relative distance of scores below which a ranking is a copy of another."""
 NO_EFFECT = 0.01
 """The mean change of a pair, of the objective's size, below which ablation changes nothing."""
 MOST = 0.5
@@ -218,24 +220,32 @@ def _cut_in_ties(record: Record) -> list[bool]:
     rows = record.table("curve").where(of="result", ranking="magnitude")
     if "tied" not in rows.columns:
         return []
-    below = rows.numbers("fraction") < 1
-    return [bool(n > 0) for n, kept in zip(rows.numbers("tied"), below, strict=True) if kept]
+    cut = (rows.numbers("fraction") < 1) & (rows.numbers("asked") > 0)
+    return (rows.numbers("tied")[cut] > 0).tolist()
 
 
 def different(records: Sequence[Record], names: Sequence[str]) -> tuple[Case, list[bool]]:
     """Whether methods rank edges differently, and which methods are no copy of one before."""
-    first: dict[str, str] = {}
-    own: list[bool] = []
-    case = Case("different", "met")
+    sketches: dict[str, np.ndarray] = {}
+    case, own = Case("different", "met"), list[bool]()
     for record, name in zip(records, names, strict=True):
         spec = record.specs.get(RANKING)
-        digest = str(spec.args.get("digest", "")) if spec else ""
-        own.append(not digest or digest not in first)
-        if not own[-1]:
-            case = Case("different", "same", {"one": first[digest], "other": name})
-        elif not digest and case.name == "met":
+        sketch = np.array(spec.args.get("sketch", ()) if spec else (), dtype=float)
+        about = str(spec.args.get("selection", "")) if spec else ""
+        same = (
+            other
+            for other, known in sketches.items()
+            if other.startswith(f"{about}\0")
+            and np.linalg.norm(sketch - known) < COPY * np.linalg.norm(known)
+        )
+        first = next(same, "") if len(sketch) else ""
+        own.append(not first)
+        if first:
+            case = Case("different", "same", {"one": first.partition("\0")[2], "other": name})
+        elif len(sketch):
+            sketches[f"{about}\0{name}"] = sketch
+        elif case.name == "met":
             case = Case("different", "not stored")
-        first.setdefault(digest, name)
     return case, own
 
 

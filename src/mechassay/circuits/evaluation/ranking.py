@@ -2,13 +2,16 @@
 
 Scores that differ by less than `NOISE` of the largest one are equal: exact patching gives edges
 without an effect scores of about 1e-6 of the largest, whose order is rounding. A cut ties where its
-last edge has the score of the first edge that is left out. Ties at 0 decide nothing and do not
-count: these edges are pruned, or have no effect.
+last edge has the score of the first edge that is left out. Ties of edges below `SMALL` decide
+nothing and do not count: these edges are pruned, or have next to no effect.
+
+Whether two rankings are copies is seen from sketches: `N_SIGNS` sums of all scores with random
+signs, of unit norm. Their relative distance is about that of the scores (Johnson and Lindenstrauss
+1984), so a record need not hold all scores.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,16 +23,18 @@ from mechassay.prompts.batch import Batch
 
 NOISE = 1e-5
 """The difference of two scores, as a share of the largest one, that is rounding."""
-DIGITS = 1e-3
-"""The difference of two scores, as a share of the largest one, below which rankings are copies."""
+SMALL = 1e-3
+"""The share of the largest score below which scores decide nothing."""
+N_SIGNS = 16
+"""Numbers of a sketch."""
 
 
 def ranking_facts(scores: Ranked, batch: Batch) -> dict[str, Any]:
     """Return what scores rank, and how many pairs of a batch they were found on.
 
     Returns:
-        `digest` of the ranking to a thousandth of the largest score; `scored` units, `different`
-        scores (at most 2 are counted), `unit`; `known`: whether the scores say which pairs they
+        `sketch` of the scores, see the module; `scored` units, `different` scores (at most 2 are
+        counted), `unit` and `selection`; `known`: whether the scores say which pairs they
         were found on; `shared`: how many pairs of the batch are among them.
     """
     seen = set(scores.provenance.get("prompts", ()))
@@ -39,25 +44,28 @@ def ranking_facts(scores: Ranked, batch: Batch) -> dict[str, Any]:
         shared = len(batch)
     facts: dict[str, Any] = {"known": bool(seen or content), "shared": shared}
     if isinstance(scores, CircuitSeries):
-        parts = (circuit.edges.numpy().tobytes() for circuit in scores.circuits)
-        return {"digest": _digest(*parts), "unit": "circuit", **facts}
+        kept = sum(circuit.edges.double().numpy() for circuit in scores.circuits)
+        return {"sketch": _sketch(np.asarray(kept)), "unit": "circuit", **facts}
     values = scores.values.double().numpy()
     held = values[scores.scored().numpy()]
     largest = float(np.abs(held).max(initial=0.0))
     spread = float(held.max(initial=-np.inf) - held.min(initial=np.inf)) if len(held) else 0.0
-    rounded = np.round(values / (DIGITS * largest)) if largest else values
-    selection = str(scores.provenance.get("selection", ""))
     return {
-        "digest": _digest(selection.encode(), np.nan_to_num(rounded, nan=1e9).tobytes()),
+        "sketch": _sketch(np.nan_to_num(values)),
         "unit": scores.unit,
+        "selection": str(scores.provenance.get("selection", "")),
         "scored": len(held),
         "different": 2 if spread > NOISE * largest else 1,
         **facts,
     }
 
 
-def _digest(*parts: bytes) -> str:
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+def _sketch(values: np.ndarray) -> list[float]:
+    """Sums of values with random signs, of unit norm, in five digits; empty if all are 0."""
+    flat, rng = values.ravel(), np.random.default_rng(0)
+    sums = [float(flat @ (2.0 * rng.integers(0, 2, len(flat)) - 1)) for _ in range(N_SIGNS)]
+    norm = float(np.linalg.norm(flat))
+    return [float(f"{own / norm:.5g}") for own in sums] if norm else []
 
 
 def tied_at(scores: Ranked, fractions: Sequence[float], by: By) -> tuple[int, ...]:
@@ -71,12 +79,13 @@ def tied_at(scores: Ranked, fractions: Sequence[float], by: By) -> tuple[int, ..
     ranked = scores.values.double().flatten().numpy()[scores.ranking(by)]
     keys = np.abs(ranked) if by == "magnitude" else ranked
     noise = NOISE * float(np.abs(keys).max(initial=0.0))
-    return tuple(_tied(keys, scores.size(float(p)), noise) for p in fractions)
+    small = noise * SMALL / NOISE
+    return tuple(_tied(keys, scores.size(float(p)), noise, small) for p in fractions)
 
 
-def _tied(keys: np.ndarray, n: int, noise: float) -> int:
+def _tied(keys: np.ndarray, n: int, noise: float, small: float) -> int:
     """How many of the first n keys, which fall, equal the next one but for noise."""
-    if not 0 < n < len(keys) or abs(keys[n]) <= noise or keys[n - 1] - keys[n] > noise:
+    if not 0 < n < len(keys) or abs(keys[n]) <= small or keys[n - 1] - keys[n] > noise:
         return 0
     # The first key that is not larger than the next one by more than noise.
     return n - int(np.searchsorted(-keys[:n], -(keys[n] + noise), side="left"))
