@@ -16,17 +16,14 @@ from mechassay.circuits.methods.eap import EAPIGInputs
 from mechassay.circuits.methods.mask_learning import UniformGradientSampling
 from mechassay.circuits.methods.stability import RESAMPLES, STABILITY, PartScores, score_in_parts
 from mechassay.circuits.scores import EdgeScores
+from mechassay.discovery.conclusion import conclude, stable_at
 from mechassay.discovery.experiment import CircuitsExperiment
-from mechassay.discovery.page import verdicts
-from mechassay.discovery.stability_section import (
-    resamples_sections,
-    stability_sections,
-    stability_text,
-)
+from mechassay.discovery.stability_section import resamples_sections, stability_sections
 from mechassay.errors import BadUsage
 from mechassay.models.model import load_model
 from mechassay.results.page import Report, TextTable
 from mechassay.results.records import Record
+from mechassay.results.verdict import Case
 from mechassay.runs.run import run
 from mechassay.tasks import load_task
 from mechassay.utils.display import SILENT
@@ -66,19 +63,24 @@ def test_the_record_has_what_the_parts_say(results: Report) -> None:
     assert not acdc.has_table(STABILITY) and stability_sections([acdc]) == []
 
 
+def said(record: Record, fraction: float) -> str:
+    """The sentence on a size; empty if there is none."""
+    return "".join(case.text({}) for case in stable_at(record, fraction))
+
+
 def test_sentences_say_how_many_edges_hold_beside_edges_without_an_effect(
     results: Report,
 ) -> None:
     record = results.records[0]
     (row,) = record.table(STABILITY).where(ranking="magnitude", fraction=0.05).rows()
-    text = stability_text(record, 0.05)
-    assert f"Of the 13 edges of this size, before pruning, {row['n_stable']} (" in text
-    assert "halves of the 24 training pairs" in text and "random signs leave" in text
+    text = said(record, 0.05)
+    assert f"Of the 13 edges of the circuit, before pruning, {row['n_stable']} (" in text
+    assert "the halves of the 24 training pairs" in text
     # The first sentences are on the smallest circuit.
     (chosen,) = record.table("smallest circuit").where(of="result").rows()
-    assert stability_text(record, float(str(chosen["fraction"]))) == verdicts([record])[1]
-    assert stability_text(record, 0.001) == ""  # No edge has this size.
-    assert stability_text(results.records[1], 0.05) == ""
+    assert said(record, float(str(chosen["fraction"]))) in conclude([record]).lines
+    assert said(record, 0.001) == ""  # No edge has this size.
+    assert said(results.records[1], 0.05) == ""
     rows = table_of(record).rows
     assert rows[0].cells[:3] == ("eap-ig-inputs steps=3", "0.5\u00a0%", "1")
 
@@ -86,12 +88,16 @@ def test_sentences_say_how_many_edges_hold_beside_edges_without_an_effect(
 def test_no_more_than_edges_without_an_effect_is_said(results: Report) -> None:
     record = results.records[0]
     table = record.table(STABILITY)
-    columns = {**table.columns, "stable_random_signs": [1.0] * len(table)}
-    drawn = record.changed(tables=[table.model_copy(update={"columns": columns})])
-    assert "no more than edges without an effect" in stability_text(drawn, 0.05)
-    nothing = {**columns, "stable_random_signs": [0.0] * len(table)}
-    clear = record.changed(tables=[table.model_copy(update={"columns": nothing})])
-    assert "no more than" not in stability_text(clear, 0.05)
+
+    def case(**columns: list[float]) -> Case:
+        own = table.model_copy(update={"columns": {**table.columns, **columns}})
+        return stable_at(record.changed(tables=[own]), 0.05)[0]
+
+    n = len(table)
+    assert case(stable_random_signs=[1.0] * n).name == "no more than signs"
+    assert case(stable_random_signs=[0.0] * n).name == "some"
+    every = case(n_stable=table.columns["size"])  # pyright: ignore[reportArgumentType]
+    assert every.name == "all" and "other edges" not in every.text({})
 
 
 def test_resamples_are_curves_of_their_own(results: Report) -> None:
@@ -197,7 +203,7 @@ def test_halves_may_be_of_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert record.task.args["over"] == "templates"
     table = record.table(STABILITY)
     assert set(table.columns["n_parts"]) == {6} and set(table.columns["n_pairs"]) == {24}
-    assert "halves of the templates of the 24 training pairs" in stability_text(record, 0.1)
+    assert "halves of the templates of the 24 training pairs" in said(record, 0.1)
     assert "two halves of the templates of the pairs" in str(stability_sections([record]))
     assert "draws the templates of the training pairs" in str(resamples_sections([record]))
     monkeypatch.undo()
@@ -245,12 +251,8 @@ class TestSeeds:
 
     def test_the_page_says_what_was_varied(self, seeds: Report) -> None:
         record = seeds.records[1]
-        text = stability_text(record, 0.05)
-        assert (
-            "in all of the circuits that 2 other seeds find on the same 24 training pairs" in text
-        )
-        # 13 of 262 edges, twice.
-        assert "where chance leaves 0.246" in text
+        text = said(record, 0.05)
+        assert "are found again with at least 95\u00a0% of 2 other seeds; chance leaves" in text
         (section,) = stability_sections(seeds.records)
         assert section.title == "How circuits vary with the seed"
         (shown,) = resamples_sections(seeds.records)
@@ -263,8 +265,8 @@ class TestSeeds:
         assert len(record.table(RESAMPLES)) == 1
         method = record.measure("cma", "method")
         assert method is not None and np.isnan(method.low)
-        text = stability_text(record, 0.5)
-        assert "are in the circuit that another seed finds" in text
+        text = said(record, 0.5)
+        assert "of 1 other seed;" in text
         assert "Every method runs 2 times: with 1 other seed too." in experiment.notes()
 
     def test_what_has_no_seed_is_refused(self, tmp_path: Path) -> None:

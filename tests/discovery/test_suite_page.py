@@ -157,7 +157,7 @@ def test_each_task_and_model_has_its_figures_folded(make_record: Make) -> None:
         "T", SuitePage().sections(Report([cell(make_record, "one", t) for t in ("a", "b")]))
     )
     assert page.count("<details") >= 3 and page.count("<svg") == 5
-    assert page.count("recover more of one&#39;s logit difference") == 2
+    assert page.count("recover more of the objective than random rankings") == 2
 
 
 def test_a_failure_from_before_there_was_a_status_has_failed() -> None:

@@ -13,9 +13,12 @@ import torch
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.drawing import Drawing
 from mechassay.circuits.evaluation.curve import TEXTS, Controls, FaithfulnessCurve
+from mechassay.circuits.evaluation.ranking import RankingFacts
 from mechassay.circuits.scores import EdgeScores
 from mechassay.models.graph import Graph
-from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values
+from mechassay.prompts.independence import POOLED, PROMPTS
+from mechassay.results.preconditions import ABILITY
+from mechassay.results.records import Measure, Provenance, Record, Selection, Spec, Table, Values
 from mechassay.stats.intervals import Interval
 
 FRACTIONS = [0.01, 0.1, 0.2, 1.0]
@@ -53,6 +56,27 @@ def points(
 
 
 Triple = tuple[float, float, float]
+
+
+def able(names: Sequence[str], right: float = 1.0, exchanged: float = 0.5) -> Table:
+    """A model that does the task: as right on all pairs, and so with exchanged prompts."""
+    n = len(names)
+    columns: dict[str, list[Any]] = {"pair": list(names), "group": list(names)}
+    columns |= {"right": [right] * n, "exchanged": [exchanged] * n}
+    columns |= {"counterfactual": [0.0] * n, "tied": [float(right == 0.5)] * n, "chance": [0.5] * n}
+    return Table(name=ABILITY, keys=("pair",), columns={**columns, "contrast": list(names)})
+
+
+def of_test(n: int, **counts: int) -> Selection:
+    """Test pairs of as many different prompts."""
+    return Selection(hash="d4t4", kept=n, counts={PROMPTS: n, POOLED: 0, **counts})
+
+
+def ranking_of(method: str, **facts: Any) -> Spec:
+    """Scores that rank edges in an order of their own, and were found on other pairs."""
+    draw = np.random.default_rng(list(method.encode())).normal(size=16)
+    own = RankingFacts("edge", tuple(draw.tolist()), "", 1000, 2, known=True)
+    return Spec(name=method, args={**own.args(), **facts})
 
 
 @pytest.fixture
@@ -120,7 +144,8 @@ def make_record() -> Callable[..., Record]:
             for seed in range(seeds)
         ]
         keys = ("clean", "empty", *(f"value@{p:g}" for p in FRACTIONS))
-        columns = {key: [1.25] * len(names) for key in keys}
+        columns = {key: [1.25 + 0.01 * (n % 3) for n in range(len(names))] for key in keys}
+        columns["empty"] = [0.25] * len(names)
         about = task or Spec(name="ioi", args={"split": "test", "counterfactual": "abc"})
         fields: dict[str, Any] = {
             "kind": "circuits",
@@ -130,6 +155,7 @@ def make_record() -> Callable[..., Record]:
                 "task": about,
                 "method": Spec(name=method),
                 "metric": Spec(name="logit_diff", args={"profile": profile}),
+                "ranking": ranking_of(method),
             },
             "measures": [
                 area("cpr", cpr),
@@ -142,7 +168,9 @@ def make_record() -> Callable[..., Record]:
             "tables": [
                 Table.of("curve", ("ranking", "of", "seed", "fraction"), [*shape, *random]),
                 Table.of("random areas", ("of", "seed"), areas),
+                able(names),
             ],
+            "data": {"test": of_test(len(names))},
             "values": Values(unit="pair", ids=names, groups=names, columns=columns),
             "spent": {"localize_seconds": 1.5, "evaluate_seconds": 2.0},
             "provenance": Provenance(
@@ -170,6 +198,11 @@ def undefined(make_record: Callable[..., Record]) -> Record:
     record = make_record(
         cpr=(NAN, NAN, NAN), gain=(NAN, NAN, NAN), f=[None] * 4, denominator=(-0.5, 0.7)
     )
+    values = record.values
+    assert values is not None
+    columns = {**values.columns, "clean": [(-1.0) ** n for n in range(len(values.ids))]}
+    columns["empty"] = [0.0] * len(values.ids)
+    record = record.changed(values=values.model_copy(update={"columns": columns}))
     broken = [TEXTS.measure(name, NAN, n=30, n_undefined=4) for name in ("cpr", "cmd")]
     others = [measure for measure in record.measures if measure.of != "result"]
     return Record.model_validate_json(record.changed(measures=[*broken, *others]).model_dump_json())

@@ -16,16 +16,28 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.differences import differences_of
 from mechassay.circuits.evaluation.faithfulness import completeness, minimality
 from mechassay.interventions.activation_patching import patch
+from mechassay.models.model import make_model
 from mechassay.stats.intervals import FEW_GROUPS, proportion_interval
 from mechassay.testing.tiny import Subject, subject
 from mechassay.utils.display import SILENT
 
 
 def alike(n: int) -> Subject:
-    """One pair under n ids and groups."""
+    """One pair under n ids and groups, whose first tokens differ and have one embedding."""
     case = subject("gpt2", dtype=torch.float64)
-    names = tuple(f"pair {i}" for i in range(n))
-    return replace(case, batch=replace(case.batch.select([1] * n), ids=names, groups=names))
+    names, hf = tuple(f"pair {i}" for i in range(n)), case.model.hf
+    batch = replace(case.batch.select([1] * n), ids=names, groups=names)
+    used = {int(x) for own in (batch.clean, batch.answers, batch.foils) for x in own.flatten()}
+    used |= set(batch.counterfactual.flatten().tolist())
+    embedding = hf.get_input_embeddings().weight
+    first = torch.tensor([x for x in range(len(embedding)) if x not in used][:n])
+    assert len(first) == n and bool(batch.mask.all())
+    with torch.no_grad():
+        embedding[first] = embedding[first[0]].clone()
+    texts = {name: getattr(batch, name).clone() for name in ("clean", "counterfactual")}
+    for tokens in texts.values():
+        tokens[:, 0] = first
+    return Subject(make_model(hf), replace(batch, **texts))
 
 
 def unknown(ends: Iterable[tuple[float, float]]) -> bool:
@@ -60,7 +72,7 @@ def test_a_curve_of_two_pairs(two: Subject, worth: float, tmp_path: Path) -> Non
         measure = record.measure(name)
         assert measure is not None and measure.n == 2 and math.isnan(measure.low)
     text = curve.to_html(tmp_path / "curve.html").read_text("utf-8")
-    assert "there is no verdict: 2 independent groups" in text and "[nan" not in text
+    assert "No verdict: only 2 independent test pairs" in text and "[nan" not in text
 
 
 def test_two_pairs_do_not_rank_a_perfect_and_a_worthless_method(two: Subject) -> None:

@@ -101,7 +101,7 @@ def test_everything_is_there_in_order(
     places = [
         found.text.index(part)
         for part in (
-            "On 30 test pairs",
+            "No circuit was measured.",
             "edges ranked by value",
             "Mind this.",
             "kept at 1",
@@ -159,7 +159,7 @@ def test_the_strongest_edges_are_a_table(
 def test_the_command_stands_below_the_verdict(page: Write, make_record: Make) -> None:
     html, found = page([make_record()], command="mechassay circuits run -m 'a <b>' -o x")
     place = found.text.index("mechassay circuits run -m 'a <b>' -o x")
-    assert found.text.index("On 30 test pairs") < place < found.text.index("better than random")
+    assert found.text.index("No circuit was") < place < found.text.index("better than random")
     assert "a &lt;b&gt;" in html
     assert "makes this run again" not in page([make_record()])[1].text
 
@@ -209,7 +209,7 @@ def test_hostile_text_is_text(page: Write, make_record: Make, scores: EdgeScores
 
 def test_undefined_is_said(page: Write, undefined: Record) -> None:
     _, found = page([undefined])
-    assert "faithfulness is undefined" in found.text
+    assert "No verdict: the full model cannot be told from the empty circuit" in found.text
     assert "nan" not in found.text.lower().split()
 
 
@@ -249,7 +249,7 @@ def test_many_examples_are_cut_and_said(page: Write, make_record: Make) -> None:
 
 def test_a_curve_is_enough(tmp_path: Path, curve: FaithfulnessCurve) -> None:
     found = Page(curve.to_html(tmp_path / "curve.html").read_text(encoding="utf-8"))
-    for part in ("my-<method>", "tiny-model", "Only 2 examples", "CMD", "On 2 pairs,"):
+    for part in ("my-<method>", "tiny-model", "Only 2 examples", "CMD", "only 2 independent test"):
         assert part in found.text
     record = curve.record()
     assert record.measures[0].value == curve.cpr
@@ -318,16 +318,19 @@ def test_rows(make_record: Make) -> None:
         ("failure", "exact"),
     ]
     rows = cells(records)
-    assert rows[0]["CPR"] == "0.90 [0.80, 1.00]"
+    assert rows[0]["CPR (by value)"] == "0.90 [0.80, 1.00]"
     assert rows[0]["kept at 1 %"] == "8 of 10" and rows[0]["seconds"] == "3.5"
     assert rows[0]["n"] == "30"
-    assert rows[2]["CPR"] == "0.210 [0.200, 0.220]" and rows[2]["notes"] == "mean of 5 seeds"
+    assert (
+        rows[2]["CPR (by value)"] == "0.210 [0.200, 0.220]"
+        and rows[2]["notes"] == "mean of 5 seeds"
+    )
     assert table.rows[4].cells[1] == f"failed (ioi): OutOfMemory: {FAILURE.message}"
 
 
 def test_undefined_is_said_of_table(undefined: Record) -> None:
     row = cells([undefined])[0]
-    assert row["CPR"] == row["CMD"] == "undefined"
+    assert row["CPR (by value)"] == row["CMD (by magnitude)"] == "undefined"
     assert "undefined at 4 sizes" in row["notes"]
 
 
@@ -390,8 +393,8 @@ def test_printing(make_record: Make, undefined: Record, width: int) -> None:
         "random edges",
         "random paths",
         "[red]x",
-        "0.90",
-        "[0.80, 1.00]",
+        "0.88",
+        "[0.80, 0.95]",
         "[bold]",
     ):
         assert part in text

@@ -196,10 +196,16 @@ def _is_size(name: str) -> bool:
 def stable(asked: Named) -> list[Case]:
     """Which edges of the smallest circuit depend on the pairs; nothing where that is not known."""
     best = best_smallest(asked)
-    if best is None or not asked[best][0].has_table(STABILITY):
+    if best is None:
         return []
-    record = asked[best][0]
     fraction = _smallest_rows(asked)[best]["result"]["fraction"]
+    return stable_at(asked[best][0], plain_number(fraction))
+
+
+def stable_at(record: Record, fraction: float) -> list[Case]:
+    """Which edges of the circuit of one size by magnitude depend on the pairs, or on the seed."""
+    if not record.has_table(STABILITY):
+        return []
     rows = record.table(STABILITY).where(ranking="magnitude", fraction=fraction).rows()
     if not rows or not rows[0]["size"]:
         return []
@@ -250,10 +256,10 @@ def chance(asked: Named, area: AreaName, raised: bool) -> Case:
         "enough": DRAWS_PER_TRY * len(asked),
         "overshoot": _overshoot(record) if area == "cpr" else "",
     }
+    if not limits:  # So few random rankings say nothing.
+        return Case(part, "not tested")
     if test.verdict == "few rankings":
         return Case(part, "few rankings", numbers)
-    if not limits:
-        return Case(part, "not tested")
     words = {"better": "yes", "worse": "no"}
     return Case(part, words.get(test.verdict, "not distinguishable"), numbers)
 

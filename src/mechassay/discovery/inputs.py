@@ -40,7 +40,7 @@ from mechassay.circuits.evaluation.faithfulness import (
     smallest_circuit,
 )
 from mechassay.circuits.evaluation.metrics import Metric, Scored, recovery_of, with_metrics
-from mechassay.circuits.evaluation.ranking import ranking_facts
+from mechassay.circuits.evaluation.ranking import RankingFacts
 from mechassay.circuits.evaluation.selection import SELECTION, faithful_circuits
 from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
@@ -215,7 +215,7 @@ class CircuitInputs:
         if role == "test" and None not in templates:
             about["counts"][TEMPLATES] = len(set(templates))
         if split != PRIVATE:
-            about["tokens"] = batch.token_hashes()
+            about["token_hashes"] = batch.token_hashes()
             about["first"] = pair_tokens(self.model, batch, 0).model_dump(mode="json")
         self.worker.folder.save_data(role, about, self.group)
         return batch
@@ -284,9 +284,9 @@ class CircuitInputs:
         pooled = bool(data["test"].counts.get("pooled"))
         roles = {"training": "train", "validation": "validation"}
         shared = {
-            SHARED.format(word): n_shared(own, data[role].tokens, pooled=pooled)
+            SHARED.format(word): n_shared(own, data[role].token_hashes, pooled=pooled)
             for word, role in roles.items()
-            if role in data and data[role].tokens
+            if role in data and data[role].token_hashes
         }
         counts = {**data["test"].counts, **shared}
         return {**data, "test": data["test"].model_copy(update={"counts": counts})}
@@ -716,7 +716,7 @@ class CircuitInputs:
         data = self.selections()
         better = self.objective.direction
         metric = Spec(name=self.objective.name, args={"better": better} if better == "down" else {})
-        ranking = Spec(name=cell.labels["method"], args=ranking_facts(scores, batch))
+        ranking = Spec(name=cell.labels["method"], args=RankingFacts.of(scores, batch).args())
         return Record(
             kind=KIND,
             specs={**self._specs(cell, scores), "metric": metric, RANKING: ranking},

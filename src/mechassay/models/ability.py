@@ -6,10 +6,9 @@ half right. The same choice is then read after every prompt of other groups: the
 exchanges is what a model reaches that ignores the prompt, whatever tokens it likes. That a model
 does the task is shown where the lower end of its accuracy exceeds the exchanges and guessing.
 
-Few different contrasts (tokens that differ between the prompts, answers, foils) need more: where
-one word decides the answer, a model of random weights that happens to react to that word in the
-right direction is right on many pairs. `results.preconditions.task` then asks for half of the way
-from the bar to 1.
+Few different contrasts (`Batch.contrasts`) need more: where one of few words decides the answer, a
+model of random weights that happens to react to that word in the right direction is right on many
+pairs. `results.preconditions.task` then asks for half of the way from the bar to 1.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Ability(OneLine):
             are one group.
         tied: 1 where the best answer and the best foil have the same logit.
         chance: share of the compared tokens that are answers.
-        contrasts: what differs between the prompts, with answers and foils, as a hash.
+        contrasts: what decides each answer (`Batch.contrasts`).
     """
 
     right: Float[np.ndarray, "n"]

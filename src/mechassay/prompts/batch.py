@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 TokenIds = Sequence[Sequence[int]] | np.ndarray | Tensor
 """Prompts as token ids: a sequence a prompt, or a table [batch, pos]."""
 NO_TOKEN = -1
+DIFFER = 0.95
+"""The share of pairs in which the token that decides the answer differs between the prompts."""
 _TENSORS = ("clean", "counterfactual", "mask", "answers", "foils")
 
 
@@ -91,13 +93,28 @@ class Batch(OneLine):
         }
 
     def contrasts(self) -> tuple[str, ...]:
-        """Sixteen hex digits for what each pair contrasts: the clean prompt's tokens that differ
-        from the counterfactual's, the answers and the foils.
+        """What decides each pair's answer: a text that pairs with the same contrast share.
+
+        Where one word decides the answer, the text is that word's token: at one place, counted from
+        the end, or where the prompts first or last differ, it differs from the counterfactual's in
+        nearly all pairs, and pairs with the same token have the same answers. Of several such
+        places the one with the fewest tokens counts. Elsewhere each prompt is a contrast.
         """
-        differ = (self.clean != self.counterfactual) & self.mask
-        tokens = token_rows(self.clean, differ)
-        rows = zip(tokens, self.answers.tolist(), self.foils.tolist(), strict=True)
-        return tuple(_token_hash(a, sorted(b), sorted(c))[:16] for a, b, c in rows)
+        differ = ((self.clean != self.counterfactual) & self.mask).cpu().numpy()
+        clean, real = self.clean.cpu().numpy(), self.mask.cpu().numpy()
+        rows, n = np.arange(len(self)), self.n_tokens
+        first, last = differ.argmax(axis=1), n - 1 - differ[:, ::-1].argmax(axis=1)
+        places = [np.full(len(self), place) for place in range(n) if real[:, place].all()]
+        answers = list(map(json.dumps, (sorted(own) for own in self.answers.tolist())))
+        best: Sequence[str] = [_token_hash(row)[:16] for row in token_rows(self.clean, self.mask)]
+        for place in (*places, first, last):
+            if differ[rows, place].mean() < DIFFER:
+                continue
+            tokens = clean[rows, place].tolist()
+            decided = len(set(zip(tokens, answers, strict=True))) == len(set(tokens))
+            if decided and len(set(tokens)) < len(set(best)):
+                best = list(map(str, tokens))
+        return tuple(best)
 
     def with_clean(self, prompts: Int[Tensor, "batch pos"]) -> Batch:
         """The batch with other clean prompts, such as its own counterfactual ones."""

@@ -104,10 +104,10 @@ def task_of(pairs: Table) -> Case:
     }
     if tied.mean() > MOST:
         return Case("task", "tied", numbers)
-    if ends.high < guess:
-        return Case("task", "worse", numbers)
     if math.isnan(exchanges):
-        return Case("task", "one group", numbers)
+        return Case("task", "worse" if ends.high < guess else "one group", numbers)
+    if ends.high < min(guess, exchanges):
+        return Case("task", "worse", numbers)
     bar = max(guess, exchanges)
     # Few contrasts: random weights that react to one word are right on many pairs.
     half_way = bar if contrasts >= FEW_GROUPS else (bar + 1) / 2
@@ -119,7 +119,8 @@ def task_of(pairs: Table) -> Case:
         return Case("task", "too few", numbers)
     if ends.low > bar:
         return Case("task", "few contrasts", numbers)
-    if ends.low > guess:
+    # Liking some answers explains more than half of what is beyond guessing.
+    if abs(exchanges - guess) > abs(accuracy - guess) / 2 and not ends.low <= guess <= ends.high:
         return Case("task", "exchanged", numbers)
     # An accuracy well above the bar that its interval does not resolve is not its absence.
     if accuracy > (bar + 1) / 2:

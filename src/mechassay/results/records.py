@@ -343,7 +343,7 @@ class Selection(Stored):
         notes: what the source says of itself, such as that rows repeat each other.
         counts: other numbers of the choice.
         first: the first pair that was kept; None where pairs are private.
-        tokens: hashes of the tokens of each pair's clean and counterfactual prompts
+        token_hashes: hashes of the tokens of each pair's clean and counterfactual prompts
             (`Batch.token_hashes`); empty where pairs are private.
     """
 
@@ -362,7 +362,7 @@ class Selection(Stored):
     notes: dict[str, str] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
     first: PairTokens | None = None
-    tokens: dict[str, list[str]] = Field(default_factory=dict)
+    token_hashes: dict[str, list[str]] = Field(default_factory=dict)
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Selection:

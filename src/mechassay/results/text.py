@@ -63,6 +63,10 @@ def kept_at(record: Record, fraction: float = 0.01) -> str:
 # Names
 
 
+FOUND_ON = ("train_split", "train_limit")
+"""Arguments of a task that say on which pairs circuits were found; all are measured on others."""
+
+
 def settings(records: Sequence[Record]) -> list[list[Record]]:
     """Records that can be compared, together: those of one model, task, objective and profile."""
     groups: dict[str, list[Record]] = {}
@@ -70,6 +74,9 @@ def settings(records: Sequence[Record]) -> list[list[Record]]:
         specs = [
             spec.model_dump(mode="json") for spec in (record.model, record.task, record.metric)
         ]
+        # A file of scores says itself on which pairs they were found, a method has the run's.
+        for name in FOUND_ON:
+            specs[1]["args"].pop(name, None)
         asked = {role: name for role, name in record.cell.items() if role != "method"}
         key = json.dumps([*specs, asked], sort_keys=True)
         groups.setdefault(key, []).append(record)

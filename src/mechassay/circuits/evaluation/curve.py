@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from jaxtyping import Float
 
+from mechassay.circuits.evaluation.ranking import RankingFacts
 from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import By
 from mechassay.circuits.series import FaithfulnessMetric, RankingCurve
@@ -165,8 +166,7 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
         chosen: the smallest circuit that was chosen on other pairs, if one was asked for.
         complement: the objective of each pair when that circuit's edges alone are ablated.
         tied: edges of each size's cut that tie with edges outside, by ranking.
-        ranking: what the scores rank, and which of these pairs they were found on
-            (`circuits.ranking`).
+        ranking: what the scores rank, and whether they were found on these pairs.
         counts: of the pairs, such as how many different prompts they have.
         better: "down" if lower values of the objective are better.
         ability: whether the model does the task; None if that was not measured.
@@ -189,7 +189,7 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
     chosen: SmallestCircuit | None = None
     complement: Float[np.ndarray, "n"] | None = None
     tied: Mapping[By, tuple[int, ...]] = field(default_factory=dict)
-    ranking: Mapping[str, Any] = field(default_factory=dict)
+    ranking: RankingFacts | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     better: str = "up"
     ability: Ability | None = None
@@ -327,7 +327,9 @@ class FaithfulnessCurve(Result, kind="circuits", file_kind="faithfulness curve")
         rest = {} if self.complement is None else {COMPLEMENT: self.complement.tolist()}
         args: dict[str, Any] = {"profile": self.profile}
         args |= {"better": self.better} if self.better == "down" else {}
-        ranking = {RANKING: Spec(name=self.label, args=dict(self.ranking))} if self.ranking else {}
+        ranking: dict[str, Spec] = {}
+        if self.ranking is not None:
+            ranking = {RANKING: Spec(name=self.label, args=self.ranking.args())}
         able = self.ability
         own = list(self.measures())
         return {

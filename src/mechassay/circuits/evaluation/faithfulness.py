@@ -46,7 +46,7 @@ from mechassay.circuits.evaluation.curve import (
     FaithfulnessCurve,
     SmallestCircuit,
 )
-from mechassay.circuits.evaluation.ranking import ranking_facts, tied_at
+from mechassay.circuits.evaluation.ranking import RankingFacts, tied_at
 from mechassay.circuits.profiles import PROFILES, Profile
 from mechassay.circuits.scores import KEPT, By, EdgeScores, Scores
 from mechassay.circuits.series import (
@@ -371,7 +371,7 @@ def faithfulness_curve(
         chosen=chosen,
         complement=values[n_ranked] if len(values) > n_ranked else None,
         tied={by: tied_at(scores, sizes, by) for by in RANKINGS},
-        ranking=ranking_facts(scores, batch),
+        ranking=RankingFacts.of(scores, batch),
         counts=counts,
         better=measured.direction,
         ability=ability or ability_of(model, batch),

@@ -6,13 +6,14 @@ last edge has the score of the first edge that is left out. Ties of edges below 
 nothing and do not count: these edges are pruned, or have next to no effect.
 
 Whether two rankings are copies is seen from sketches: `N_SIGNS` sums of all scores with random
-signs, of unit norm. Their relative distance is about that of the scores (Johnson and Lindenstrauss
-1984), so a record need not hold all scores.
+signs, of unit norm. Their relative distance is about that of the scores, so a record need not hold
+all scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -29,43 +30,65 @@ N_SIGNS = 16
 """Numbers of a sketch."""
 
 
-def ranking_facts(scores: Ranked, batch: Batch) -> dict[str, Any]:
-    """Return what scores rank, and how many pairs of a batch they were found on.
+@dataclass(frozen=True)
+class RankingFacts:
+    """What scores rank, and whether they were found on the pairs that measure their circuits.
 
-    Returns:
-        `sketch` of the scores, see the module; `scored` units, `different` scores (at most 2 are
-        counted), `unit` and `selection`; `known`: whether the scores say which pairs they
-        were found on; `shared`: how many pairs of the batch are among them.
+    Attributes:
+        unit: edge, node, neuron; circuit, where circuits were cut before.
+        sketch: of the scores, see the module; empty if all are 0.
+        selection: how circuits are cut, if the scores say it.
+        scored: number of units with a score.
+        different: 1 if all scores are equal, 2 if they are not, 0 of circuits.
+        known: whether the scores say on which pairs they were found.
+        shared: how many pairs of the batch are among them.
     """
-    seen = set(scores.provenance.get("prompts", ()))
-    content = scores.provenance.get("data_hash")
-    shared = sum(own in seen for own in batch.prompt_hashes())
-    if not seen and content and content == batch.content:
-        shared = len(batch)
-    facts: dict[str, Any] = {"known": bool(seen or content), "shared": shared}
-    if isinstance(scores, CircuitSeries):
-        kept = sum(circuit.edges.double().numpy() for circuit in scores.circuits)
-        return {"sketch": _sketch(np.asarray(kept)), "unit": "circuit", **facts}
-    values = scores.values.double().numpy()
-    held = values[scores.scored().numpy()]
-    largest = float(np.abs(held).max(initial=0.0))
-    spread = float(held.max(initial=-np.inf) - held.min(initial=np.inf)) if len(held) else 0.0
-    return {
-        "sketch": _sketch(np.nan_to_num(values)),
-        "unit": scores.unit,
-        "selection": str(scores.provenance.get("selection", "")),
-        "scored": len(held),
-        "different": 2 if spread > NOISE * largest else 1,
-        **facts,
-    }
+
+    unit: str
+    sketch: tuple[float, ...]
+    selection: str = ""
+    scored: int = 0
+    different: int = 0
+    known: bool = False
+    shared: int = 0
+
+    @classmethod
+    def of(cls, scores: Ranked, batch: Batch) -> RankingFacts:
+        """Look at scores or circuits, and at a batch that measures them."""
+        seen = set(scores.provenance.get("prompts", ()))
+        content = scores.provenance.get("data_hash")
+        shared = sum(own in seen for own in batch.prompt_hashes())
+        if not seen and content and content == batch.content:
+            shared = len(batch)
+        known = bool(seen or content)
+        if isinstance(scores, CircuitSeries):
+            kept = np.asarray(sum(circuit.edges.double().numpy() for circuit in scores.circuits))
+            return cls("circuit", _sketch(kept), known=known, shared=shared)
+        values = scores.values.double().numpy()
+        held = values[scores.scored().numpy()]
+        largest = float(np.abs(held).max(initial=0.0))
+        spread = float(held.max() - held.min()) if len(held) else 0.0
+        return cls(
+            scores.unit,
+            _sketch(np.nan_to_num(values)),
+            str(scores.provenance.get("selection", "")),
+            len(held),
+            2 if spread > NOISE * largest else 1,
+            known,
+            shared,
+        )
+
+    def args(self) -> dict[str, Any]:
+        """As arguments of a record's spec."""
+        return {**asdict(self), "sketch": list(self.sketch)}
 
 
-def _sketch(values: np.ndarray) -> list[float]:
+def _sketch(values: np.ndarray) -> tuple[float, ...]:
     """Sums of values with random signs, of unit norm, in five digits; empty if all are 0."""
     flat, rng = values.ravel(), np.random.default_rng(0)
     sums = [float(flat @ (2.0 * rng.integers(0, 2, len(flat)) - 1)) for _ in range(N_SIGNS)]
     norm = float(np.linalg.norm(flat))
-    return [float(f"{own / norm:.5g}") for own in sums] if norm else []
+    return tuple(float(f"{own / norm:.5g}") for own in sums) if norm else ()
 
 
 def tied_at(scores: Ranked, fractions: Sequence[float], by: By) -> tuple[int, ...]:

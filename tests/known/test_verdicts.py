@@ -1,0 +1,416 @@
+"""Cases with known verdicts: what each kind of page has to say of perfect, worthless, tiny and
+deceptive runs.
+
+The model is a trained ground truth of 262 edges, whose circuit of seven edges does the task, under
+another name, so that the run does not know it. Good cases must earn their sentence: "No verdict" of
+a good case is as wrong as a verdict on a worthless one.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from markupsafe import escape
+from transformers import AutoModelForCausalLM
+
+import mechassay as ma
+from mechassay.circuits.scores import EdgeScores
+from mechassay.models.ability import ability_of
+from mechassay.models.model import Model, make_model
+from mechassay.prompts.independence import apart
+from mechassay.results.page import Report
+from mechassay.results.preconditions import task_of
+from mechassay.results.verdict import Verdict
+from mechassay.utils.display import SILENT
+
+TRUTH = "truth-ioi-trained"
+SPLITS = ("train", "validation", "test")
+N = 24
+"""Pairs of each split."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model, its pairs as rows of a file, and scores that exact patching found on them."""
+
+    model: Model
+    rows: Sequence[Row]
+    scores: EdgeScores
+    folder: Path
+
+    def file(self, name: str, rows: Sequence[Row]) -> str:
+        path = self.folder / f"{name}.jsonl"
+        path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+        return str(path)
+
+    def few(self, n: int) -> list[Row]:
+        return [row for split in SPLITS for row in self.of(split)[:n]]
+
+    def of(self, split: str) -> list[Row]:
+        return [row for row in self.rows if row["split"] == split]
+
+    def scored(self, name: str, values: torch.Tensor, **about: Any) -> str:
+        path = self.folder / f"{name}.safetensors"
+        EdgeScores(self.model.graph, values, about).save(path)
+        return str(path)
+
+    @property
+    def legal(self) -> torch.Tensor:
+        """0 where there is an edge."""
+        legal = self.model.graph.legal
+        return torch.where(legal, torch.zeros(legal.shape), torch.nan)
+
+
+def changed(rows: Iterable[Row], **fields: Callable[[Row], Any]) -> list[Row]:
+    return [{**row, **{name: make(row) for name, make in fields.items()}} for row in rows]
+
+
+FILLERS = {"so": "then", "then": "and", "and": ",", ",": ".", ".": "so"}
+"""Words that do not matter at the beginning of a prompt, each with another one."""
+
+
+def with_other_filler(row: Row) -> str:
+    """The clean prompt with another first word."""
+    first, _, rest = row["clean"].partition(" ")
+    return f"{FILLERS[first]} {rest}"
+
+
+def begins_with_fillers(row: Row) -> bool:
+    return set(row["clean"].split(" ")[:2]) <= FILLERS.keys()
+
+
+def report(
+    subject: Subject,
+    task: str,
+    tmp_path: Path,
+    *methods: str,
+    scores: Sequence[str] = (),
+    model: Model | None = None,
+    **options: Any,
+) -> Report:
+    """A run of circuits with a page. Page, tables, record and printed result begin alike."""
+    own = model or subject.model
+    experiment = ma.CircuitsExperiment(
+        (own.name,),
+        (task,),
+        methods if methods or scores else ("exact",),
+        scores=tuple(scores),
+        **{"limit": N, "train_limit": N, **options},
+    )
+    made = ma.run(experiment, tmp_path / "run", models={own.name: own}, progress=SILENT)
+    if not made.records:
+        return made
+    first = made.answers[0]
+    if experiment.curve:
+        assert (tmp_path / "run" / "tables.md").read_text("utf-8").splitlines()[0] == first
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert escape(first) in page and str(made).startswith(first)
+    if len(made.records) == 1:
+        (file,) = (tmp_path / "run" / "records").rglob("*.json")
+        assert json.loads(file.read_text("utf-8"))["conclusion"] == first
+    return made
+
+
+def rows_of(n: int) -> list[Row]:
+    """So many rows of each split of the truth's task."""
+    return [
+        {
+            "clean": pair.clean,
+            "counterfactual": pair.counterfactual,
+            "answer": list(pair.answers),
+            "foil": list(pair.foils),
+            "split": split,
+        }
+        for split in SPLITS
+        for pair in ma.load_task(TRUTH).pairs(split, limit=n)
+    ]
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    truth, task = ma.load_model(TRUTH), ma.load_task(TRUTH)
+    model = make_model(truth.hf, truth.tokenizer, name="mine")
+    rows = rows_of(N)
+    scores = ma.load_method("exact").score(model, task.pairs("train", model, limit=N))
+    assert isinstance(scores, EdgeScores)
+    return Subject(model, rows, scores, tmp_path_factory.mktemp("files"))
+
+
+def untrained(subject: Subject, seed: int = 0) -> Model:
+    """The same architecture with random weights."""
+    torch.manual_seed(seed)
+    hf = AutoModelForCausalLM.from_config(subject.model.hf.config).eval()
+    return make_model(hf, subject.model.tokenizer, name="untrained")
+
+
+KEEPS = "'s circuits keep at least 90\u00a0% of what ablation changes from"
+
+
+# --- good cases
+
+
+@pytest.mark.parametrize("method", ["exact", "eap-ig-inputs", "eap"])
+def test_a_perfect_circuit_earns_its_sentence(
+    subject: Subject, tmp_path: Path, method: str
+) -> None:
+    made = report(subject, subject.file("good", subject.rows), tmp_path, method)
+    assert made.answers[0].startswith(f"{method}{KEEPS}")
+    assert f"on {N} test pairs" in made.answers[0]
+    assert made.records[0].verdict == Verdict.YES
+
+
+def test_twenty_pairs_are_enough_and_nineteen_are_not(subject: Subject, tmp_path: Path) -> None:
+    file = subject.file("twenty", subject.few(20))
+    made = report(subject, file, tmp_path / "20", limit=20, train_limit=20)
+    assert made.answers[0].startswith(f"exact{KEEPS}")
+    file = subject.file("nineteen", subject.few(19))
+    made = report(subject, file, tmp_path / "19", limit=19, train_limit=19)
+    assert made.answers == [
+        "No verdict: only 19 independent test pairs, fewer than 20. The numbers hold for these"
+        " pairs; use more prompts."
+    ]
+
+
+def test_two_rankings_and_a_copy(subject: Subject, tmp_path: Path) -> None:
+    own, noise = subject.scores.values, torch.Generator().manual_seed(0)
+    about = dict(subject.scores.provenance)
+    largest = float(own.nan_to_num().abs().max())
+    files = [
+        subject.scored("one", own, **about),
+        subject.scored(
+            "copy", own + 1e-6 * largest * torch.randn(own.shape, generator=noise), **about
+        ),
+    ]
+    task = subject.file("good", subject.rows)
+    made = report(subject, task, tmp_path / "copies", scores=files)
+    assert made.answers[0].startswith(
+        f"one and copy are the same ranking and count as one method. one{KEEPS}"
+    )
+    made = report(subject, task, tmp_path / "two", "exact", "eap")
+    assert made.answers[0].startswith(f"exact{KEEPS}")
+
+
+def test_a_few_scored_edges_are_a_ranking(subject: Subject, tmp_path: Path) -> None:
+    own = subject.scores.values
+    largest = own.nan_to_num().abs().flatten().argsort(descending=True)[:10]
+    values = subject.legal.flatten()
+    values[largest] = own.flatten()[largest]
+    file = subject.scored("ten", values.view_as(own), **subject.scores.provenance)
+    made = report(subject, subject.file("good", subject.rows), tmp_path, scores=[file])
+    assert made.answers[0].startswith(f"ten{KEEPS}")
+
+
+def test_one_counterfactual_for_all_is_a_pool(subject: Subject, tmp_path: Path) -> None:
+    """The pairs are as many as their clean prompts, and the headline says so."""
+    rows: list[Row] = []
+    for split in SPLITS:
+        own = subject.of(split)
+        other = own[0]
+        rows += [
+            {**row, "counterfactual": other["counterfactual"]}
+            for row in own
+            if row["answer"] != other["foil"] and row["foil"] != other["answer"]
+        ]
+    n = min(sum(row["split"] == split for row in rows) for split in SPLITS)
+    made = report(subject, subject.file("pool", rows), tmp_path, limit=n, train_limit=n)
+    assert "share counterfactuals" in made.answers[0] or made.answers[0].startswith("No verdict")
+
+
+def test_scores_without_origin_say_so_in_the_headline(subject: Subject, tmp_path: Path) -> None:
+    file = subject.scored("unknown", subject.scores.values)
+    made = report(subject, subject.file("good", subject.rows), tmp_path, scores=[file])
+    assert made.answers[0].startswith(f"unknown{KEEPS}")
+    assert made.answers[0].endswith(
+        "The file does not say which pairs the scores of unknown were found on. If these test pairs"
+        " are among them, the numbers are too good."
+    )
+
+
+# --- worthless and deceptive cases
+
+
+def test_exchanged_answers_and_foils(subject: Subject, tmp_path: Path) -> None:
+    rows = changed(subject.rows, answer=lambda row: row["foil"], foil=lambda row: row["answer"])
+    made = report(subject, subject.file("exchanged", rows), tmp_path)
+    assert made.answers == [
+        f"No verdict: mine prefers the foil in {N} of {N} pairs. Are answers and foils exchanged?"
+        " The circuits explain that preference."
+    ]
+
+
+def test_counterfactuals_with_the_same_answer(subject: Subject, tmp_path: Path) -> None:
+    rows = changed(filter(begins_with_fillers, rows_of(100)), counterfactual=with_other_filler)
+    made = report(subject, subject.file("same", rows), tmp_path)
+    first = "Nothing to explain: the ablation changes nothing: m(N) − m(0) = "
+    assert made.answers[0].startswith(first) and len(made.answers) == 1
+
+
+def test_three_prompts_in_many_spellings_are_three(subject: Subject, tmp_path: Path) -> None:
+    three, rows = subject.of("test")[:3], list[Row]()
+    for number, split in enumerate(s for s in SPLITS for _ in range(N)):
+        row, spaces = three[number % 3], " " * (2 + number)
+        prompts = ("clean", "counterfactual")
+        texts = {name: row[name].replace(" ", spaces, 1) for name in prompts}
+        rows.append({**row, **texts, "split": split})
+    made = report(subject, subject.file("spaces", rows), tmp_path)
+    assert made.answers[0].startswith(
+        f"No verdict: the {N} test pairs are 3 different prompts once tokenized, fewer than 20."
+    )
+
+
+def test_one_pair_with_all_of_the_effect(subject: Subject, tmp_path: Path) -> None:
+    rows, many = list[Row](), list(filter(begins_with_fillers, rows_of(100)))
+    for split in SPLITS:
+        first, *others = [row for row in many if row["split"] == split][:N]
+        rows += [first, *changed(others, counterfactual=with_other_filler)]
+    made = report(subject, subject.file("one pair", rows), tmp_path)
+    assert made.answers[0].startswith("No verdict: one group of pairs has ")
+
+
+def test_training_pairs_that_measure_the_circuit(subject: Subject, tmp_path: Path) -> None:
+    """Spelled otherwise, so that the file itself is not refused."""
+    rows = [row for row in subject.rows if row["split"] != "test"]
+    prompts = ("clean", "counterfactual")
+    for row in subject.of("train"):
+        texts = {name: row[name].replace(" ", "  ", 1) for name in prompts}
+        rows.append({**row, **texts, "split": "test"})
+    made = report(subject, subject.file("leaked", rows), tmp_path)
+    assert made.answers[0].startswith(
+        f"No verdict: {N} of the {N} test pairs have a prompt of the training pairs"
+    )
+
+
+def test_scores_of_the_test_pairs(subject: Subject, tmp_path: Path) -> None:
+    task = subject.file("good", subject.rows)
+    batch = subject.model.batch(ma.load_task(task).pairs("test", subject.model))
+    about = {**subject.scores.provenance, "prompts": list(batch.prompt_hashes())}
+    file = subject.scored("peeked", subject.scores.values, **about)
+    made = report(subject, task, tmp_path, scores=[file])
+    assert made.answers == [
+        f"No verdict: {N} of the {N} test pairs are among the pairs that the scores of peeked were"
+        " found on. Evaluate on other pairs."
+    ]
+
+
+def test_scores_that_rank_nothing(subject: Subject, tmp_path: Path) -> None:
+    task, about = subject.file("good", subject.rows), dict(subject.scores.provenance)
+    equal = subject.scored("equal", subject.legal + 1, **about)
+    made = report(subject, task, tmp_path / "equal", scores=[equal])
+    assert made.answers[0].startswith("No verdict: equal ranks nothing: all 262 scores are equal")
+    one_less = subject.legal + 1
+    one_less[tuple(subject.model.graph.legal.nonzero()[5].tolist())] = 0
+    whole = subject.scored("whole", one_less, **about)
+    made = report(subject, task, tmp_path / "curve", scores=[whole])
+    assert made.answers[0].startswith("No verdict: whole decides no circuit: at all ")
+    made = report(
+        subject,
+        task,
+        tmp_path / "size",
+        scores=[whole],
+        curve=False,
+        metrics=("completeness:size=261",),
+    )
+    assert made.answers[0].startswith(
+        "Not distinguishable from random circuits of this size: whole's circuit of 261 of 262 edges"
+    )
+    # Beside a ranking, the worthless one is left out and the page says why.
+    made = report(subject, task, tmp_path / "both", "exact", scores=[equal])
+    assert made.answers[0].startswith(f"exact{KEEPS}")
+    assert made.answers[1].startswith("equal ranks nothing")
+
+
+def test_weights_that_do_nothing(subject: Subject, tmp_path: Path) -> None:
+    task = subject.file("good", subject.rows)
+    made = report(subject, task, tmp_path / "random", model=untrained(subject))
+    assert made.answers[0].startswith("No verdict: untrained is not shown to do the task.")
+    zero = untrained(subject)
+    with torch.no_grad():
+        for parameter in zero.hf.parameters():
+            parameter.zero_()
+    zero = make_model(zero.hf, subject.model.tokenizer, name="zero")
+    made = report(subject, task, tmp_path / "zero", model=zero)
+    assert made.answers == [
+        f"Nothing to explain: the answer ties with a foil in {N} of {N} pairs: zero prefers"
+        " neither."
+    ]
+
+
+def test_pairs_that_were_chosen_because_the_model_is_right(
+    subject: Subject, tmp_path: Path
+) -> None:
+    """Ability is that of all pairs: random weights are right on all that `keep` leaves."""
+    task = subject.file("many", rows_of(300))
+    made = report(subject, task, tmp_path, model=untrained(subject, 3), keep="base", limit=20)
+    assert made.records[0].task.args["keep"] == "base"
+    assert made.answers[0].startswith("No verdict: untrained ")
+
+
+# --- the model does the task
+
+
+def _prompt(word: str, draw: random.Random) -> str:
+    words = [draw.choice(["Bob", "Cid", "Dan", "Eve", "so", "then", "and"]) for _ in range(9)]
+    return " ".join([*words[:3], word, *words[4:]]) + " to"
+
+
+def _one_word(share: float, n: int = 100) -> list[ma.Pair]:
+    """Pairs whose answer is the fourth word: "Ann" in a share of them."""
+    draw, pairs = random.Random(7), list[ma.Pair]()
+    for number in range(n):
+        words = ("Ann", "Bob") if draw.random() < share else ("Bob", "Ann")
+        clean, other = (_prompt(word, draw) for word in words)
+        answer, foil = (f" {word}" for word in words)
+        pairs.append(
+            ma.Pair(
+                id=str(number), clean=clean, counterfactual=other, answers=(answer,), foils=(foil,)
+            )
+        )
+    return pairs
+
+
+@pytest.mark.parametrize("kind", ["ioi", "half", "most", "all"])
+def test_random_weights_hardly_ever_do_a_task(subject: Subject, kind: str) -> None:
+    """At most 2 of 40 models may, on the truth's own task and where one of two words decides the
+    answer: in half of the pairs, most, or all "Ann".
+    """
+    n_models = 40 if kind == "half" else 12
+    if kind == "ioi":
+        pairs: Any = ma.load_task(TRUTH).pairs("test", subject.model, limit=100)
+    else:
+        pairs = _one_word({"half": 0.5, "most": 0.8, "all": 1.0}[kind])
+    batch = apart(subject.model.batch(pairs))[0]
+    names = Counter(
+        task_of(ability_of(untrained(subject, 2000 + seed), batch).table()).name
+        for seed in range(n_models)
+    )
+    assert names["met"] <= 2 * n_models // 40
+
+
+@pytest.mark.parametrize("truth", [TRUTH, "truth-mcqa-trained", "truth-greater-than-trained"])
+def test_perfect_models_do_their_task_on_twenty_pairs_and_more(truth: str) -> None:
+    model, task = ma.load_model(truth), ma.load_task(truth)
+    for n in (20, 40, 100):
+        batch = apart(model.batch(task.pairs("test", model, limit=n)))[0]
+        assert task_of(ability_of(model, batch).table()).name == "met", n
+
+
+def test_a_constant_answer_is_met_by_a_model_that_reads_the_prompt(subject: Subject) -> None:
+    """All answers are one name; the truth reads which, weights that like the name do not."""
+    own = [pair for pair in ma.load_task(TRUTH).pairs("test", subject.model)]
+    names = Counter(pair.answers[0] for pair in own)
+    name, n = names.most_common(1)[0]
+    pairs = [pair for pair in own if pair.answers[0] == name][:40]
+    batch = apart(subject.model.batch(pairs))[0]
+    ability = ability_of(subject.model, batch)
+    assert float(np.mean(ability.right)) == 1.0 and min(n, 40) >= 20
+    assert task_of(ability.table()).name == "met"
