@@ -279,6 +279,8 @@ class CircuitInputs:
 
     def selections(self) -> dict[str, Selection]:
         """What was chosen, by role; the test pairs with how many share a prompt with others."""
+        if self.experiment.methods:  # Not drawn yet where all scores are kept from before.
+            _ = self.train
         data = self.worker.folder.selections(self.group)
         own = self.test.token_hashes()
         pooled = bool(data["test"].counts.get("pooled"))
