@@ -87,8 +87,8 @@ def test_statuses_without_evidence_do_not_make_the_headline() -> None:
     """A judge that says YES to everything, and shows nothing."""
     said = line_of({code: {"status": "YES"} for code in CODES}, "language model")
     assert said == (
-        "NO on none of 27. Supported: 0.0, Proposed: of 27 YES and PARTIAL, quotes support 0. As"
-        " judged: 10.0, Validated."
+        "As judged: 10.0; whether a quote states a result of this paper was not checked. Supported:"
+        " 0.0: of 27 YES and PARTIAL, quotes support 0. NO on none of 27."
     )
 
 
@@ -98,12 +98,15 @@ def test_the_range_takes_open_criteria_at_both_ends() -> None:
     criteria = {"I1": {"status": "YES"}, "I2": open_one, "C4": {"status": "NO"}}
     said = line_of(criteria, "execution", n_groups=20)
     assert said.startswith("NO on 1 of 27: minimality; 24 not tested. ")
-    assert "As judged: 0.8 (0.8 to 1.7), Proposed; at most 6.9 without a reader." in said
+    assert "Score of the test 0.8 (0.8 to 1.7): Proposed; at most 6.9 without a reader." in said
+    assert "Whether “s” says what was tested was not checked." in said
+    unable = line_of(criteria, "execution", n_groups=20, unable="m does not do t.")
+    assert ": no tier. m does not do t; at most" in unable and "Proposed" not in unable
     few = line_of(criteria, "execution", n_groups=19)
     assert "no tier, as 19 independent groups of pairs are fewer than 20" in few
     # With C 1 as well, 1.7 and 2.5 lie on both sides of the first cut.
     crossing = line_of({**criteria, "C1": {"status": "YES"}}, "execution")
-    assert "1.7 (1.7 to 2.5), Proposed (the range crosses from Proposed to Causally" in crossing
+    assert "1.7 (1.7 to 2.5): Proposed (the range crosses from Proposed to Causally" in crossing
 
 
 def test_nothing_that_was_judged_has_no_score() -> None:

@@ -109,8 +109,10 @@ def with_rates(record: Record, verdict: str, false_alarm: float, power: float) -
     [
         ("passes", 0.0, 1.0, ", which can be trusted: of 400 simulated inputs"),
         # What passes nothing, and what passes all, tells nothing apart.
-        ("passes", 0.0, 0.0, ", which cannot be trusted: "),
+        ("passes", 0.0, 0.0, ", which says little, as few sound inputs pass: "),
         ("passes", 0.09, 1.0, ", which cannot be trusted: "),
+        ("passes", 0.0, 0.49, ", which says little, as few sound inputs pass: "),
+        ("passes", 0.0, 0.6, ", which can be trusted: "),
         ("passes", 1.0, 1.0, ", which cannot be trusted: "),
         ("fails", 0.0, 1.0, ", which can be trusted: "),
         ("fails", 1.0, 1.0, ", which says little: "),

@@ -69,8 +69,10 @@ from mechassay.claims.rubric import (
     load_rubric,
 )
 from mechassay.errors import BadFile, BadUsage
+from mechassay.results.preconditions import task
 from mechassay.results.reading import has_values
 from mechassay.results.records import Measure, Record, Table
+from mechassay.results.verdict import Standing
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.tasks import TASKS
 from mechassay.utils.arguments import checked
@@ -340,6 +342,7 @@ def link(
                 claim=own,
                 criteria=criteria,
                 n_groups=min(dossier.n_groups, default=None),
+                unable=dossier.unable(),
                 beyond=beyond_records(claim, [record.record for record in records]),
                 is_whole=dossier.is_whole(),
             )
@@ -538,6 +541,18 @@ class _Dossier:
             evidence=tuple(evidence),
             ends=None if worst == status == best else (worst, best),
         )
+
+    def unable(self) -> str:
+        """Why the model is not shown to do the claim's task; "" if it is, or no record says it."""
+        for stored in self.records:
+            record, claim = stored.record, self.claim
+            is_own = (record.model.name, record.task.name) == (claim.model, claim.task)
+            if record.kind != "circuits" or not is_own:
+                continue
+            case = task(record)
+            if case.standing is Standing.NOT_MET:
+                return case.text({"model": record.model.name})
+        return ""
 
     def is_whole(self) -> bool:
         """Whether the circuit has as many edges as the model, as far as records say how many."""

@@ -509,7 +509,11 @@ class ScoredJudgments(OneLine):
                 **{role: Spec(name=name) for role, name in _names(claim).items()},
                 "method": Spec(
                     name=claim.id,
-                    args={"statement": claim.statement, "is_whole": judged.is_whole},
+                    args={
+                        "statement": claim.statement,
+                        "is_whole": judged.is_whole,
+                        **({"unable": judged.unable} if judged.unable else {}),
+                    },
                 ),
                 "rater": Spec(name=judgments.rater.id, args={"kind": judgments.rater.kind}),
                 "rubric": Spec(name=rubric.id, version=rubric.version),

@@ -213,6 +213,7 @@ class JudgedClaim(Stored):
 
     Attributes:
         n_groups: independent groups of pairs, the fewest of what was read; None if none was.
+        unable: why the model is not shown to do the task; "" if it is, or no record says it.
         beyond: words of the statement that no record can carry, with why.
         is_whole: whether the circuit has all edges of the model.
     """
@@ -221,6 +222,7 @@ class JudgedClaim(Stored):
     criteria: dict[str, Judgment]
     runs: tuple[RunClaim, ...] = ()
     n_groups: int | None = None
+    unable: str = ""
     beyond: dict[str, str] = Field(default_factory=dict)
     is_whole: bool = False
 

@@ -58,9 +58,11 @@ from mechassay.results.page import (
 from mechassay.results.records import Record, Scalar
 from mechassay.results.sections import framed, meanings
 from mechassay.stats.intervals import FEW_GROUPS
-from mechassay.utils.display import interval, number, share
+from mechassay.utils.display import interval, number, share, shortened
 from mechassay.utils.files import check_ending, write_text
 
+MOST_QUOTED = 120
+"""Letters of a statement that a headline quotes."""
 READING = {
     "CVS": "Claim Validity Score (Tower 2026), from 0 to 10: dimensions of 0 to 3, weighted.",
     "Tier, gated tier": (
@@ -196,8 +198,9 @@ def verdict_line(record: Record) -> str:
     sentence = f"NO on {len(failed) or 'none'} of {len(statuses)}"
     sentence += f": {', '.join(failed)}" if failed else ""
     open_ones = score.counts["NOT TESTED"] + score.counts["NA"]
-    sentence += f"; {open_ones} not tested. " if open_ones else ". "
-    return f"{lead}{sentence}{_scored(record)}"
+    sentence += f"; {open_ones} not tested." if open_ones else "."
+    parts = (sentence, _scored(record)) if is_executed(record) else (_scored(record), sentence)
+    return f"{lead}{' '.join(parts)}"
 
 
 def _predicted(record: Record) -> str:
@@ -235,30 +238,44 @@ def _scored(record: Record) -> str:
             f"no tier, as {groups.value:.0f} independent groups of pairs are fewer than"
             f" {FEW_GROUPS}"
         )
+    elif unable := str(record.specs["method"].args.get("unable", "")):
+        tier = f"no tier. {unable.rstrip('.')}"
     else:
         cuts = f" (by the paper's cuts {score.tier})" if score.tier != score.gated_tier else ""
         held = f"{cuts}, held there as {'; '.join(score.because)}" if score.because else cuts
         tiers = list(dict.fromkeys(end.gated_tier for end in ends))
         crosses = f" (the range crosses from {' to '.join(tiers)})" if len(tiers) > 1 else ""
         tier = f"{score.gated_tier}{held}{crosses}"
-    executed = record.specs["rater"].args.get("kind") == "execution"
-    unread = (
-        f"; at most {without_reader(rubric):.1f} without a reader. The sentence itself was not"
-        " read."
-        if executed and statuses_of(record).get("V5", "") == "NOT TESTED"
-        else "."
-    )
+    if is_executed(record):
+        statement = shortened(str(record.specs["method"].args["statement"]), MOST_QUOTED)
+        unread = (
+            f"; at most {without_reader(rubric):.1f} without a reader. Whether “{statement}” says"
+            " what was tested was not checked."
+            if statuses_of(record).get("V5", "") == "NOT TESTED"
+            else "."
+        )
+        head = f"Score of the test {score.cvs:.1f}{within}: {tier}{unread}"
+    else:
+        head = (
+            f"As judged: {score.cvs:.1f}{within}; whether a quote states a result of this paper was"
+            " not checked."
+        )
     exists, supported = _score(record, "quote_exists"), _score(record, "supported")
     if supported.cvs == score.cvs:
-        return f"Score {score.cvs:.1f}{within}: {tier}{unread}"
+        return head
     given, left = (
         sum(own.counts[status] for status in ("YES", "PARTIAL")) for own in (score, supported)
     )
     lost = f": of {given} YES and PARTIAL, quotes support {left}" if left < given else ""
-    sentence = f"Supported: {_one(supported.cvs)}, {supported.gated_tier}{lost}. "
+    sentence = f"{head} Supported: {_one(supported.cvs)}{lost}."
     if exists.cvs != supported.cvs:
-        sentence += f"Quotes exist for {_one(exists.cvs)}, whatever they are about. "
-    return f"{sentence}As judged: {score.cvs:.1f}{within}, {tier}{unread}"
+        sentence += f" Quotes exist for {_one(exists.cvs)}, whatever they are about."
+    return sentence
+
+
+def is_executed(record: Record) -> bool:
+    """Whether statuses follow from measurements, and not from a reader or a judge."""
+    return record.specs["rater"].args.get("kind") == "execution"
 
 
 def _of_one_tier(records: Sequence[Record]) -> list[Block]:

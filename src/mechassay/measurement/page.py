@@ -48,7 +48,7 @@ VARIANTS = {"repaired": "result", "page": "page"}
 SPREADS = ("_se", "_sd", "_sem", "standard_error", "minimum_difference", "relative_error")
 """What names of quantities end with that are themselves about how far numbers may be off."""
 OWN = ("verdicts", "conditions", "readings", "flags", "rates", "responses")
-MOST_FALSE, LEAST_POWER = 0.1, 0.8
+MOST_FALSE, LEAST_POWER, LEAST_TRUSTED = 0.1, 0.8, 0.5
 READING = {
     "Repaired, as published": (
         "The repaired definition is what counts. The published one is beside it to the letter, with"
@@ -209,7 +209,9 @@ def _trust(verdict: str, rates: _Rates) -> str:
     )
     tells_apart = rates.sound.low > rates.worthless.high
     if verdict == PASSED[True]:
-        trusted, otherwise = rates.worthless.high <= MOST_FALSE, "cannot be trusted"
+        powerful = rates.sound.value >= LEAST_TRUSTED
+        trusted = rates.worthless.high <= MOST_FALSE and powerful
+        otherwise = "cannot be trusted" if powerful else "says little, as few sound inputs pass"
     else:
         trusted, otherwise = rates.sound.low >= LEAST_POWER, "says little"
     return f", which {'can be trusted' if trusted and tells_apart else otherwise}: {shares}"

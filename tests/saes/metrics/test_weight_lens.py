@@ -83,6 +83,9 @@ def test_weights_that_say_nothing_and_a_random_dictionary_that_agrees() -> None:
     beside = weight_lens(lists, lists, both, k=20, random=ReadAndWritten(told, noise))
     assert beside.flagged("random_input_agrees") and not beside.flagged("random_output_agrees")
     assert beside.repaired["input_random_gain"] == beside.repaired["input_gain"]
+    # What random directions do as well is no verdict, however well the dictionary does it.
+    alone = weight_lens(lists, lists, both, k=20)
+    assert alone.repaired.passed is True and beside.repaired.passed is None
 
 
 def test_how_often_thresholds_err() -> None:
