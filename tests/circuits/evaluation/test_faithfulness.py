@@ -107,12 +107,10 @@ def test_controls_of_other_examples_are_refused(case: Subject, scores: EdgeScore
 
 def test_in_sample_evaluation_is_named(case: Subject, scores: EdgeScores) -> None:
     curve = faithfulness_curve(case.model, scores, case.batch)
-    assert any("in-sample" in warning for warning in curve.warnings)
+    assert curve.ranking is not None and curve.ranking.shared == len(case.batch)
     other = subject("llama", n_pairs=12, seed=5)
-    assert not any(
-        "in-sample" in warning
-        for warning in faithfulness_curve(case.model, scores, other.batch).warnings
-    )
+    apart = faithfulness_curve(case.model, scores, other.batch)
+    assert apart.ranking is not None and apart.ranking.known and apart.ranking.shared == 0
 
 
 def test_record_of_a_curve_survives_json(case: Subject, scores: EdgeScores) -> None:

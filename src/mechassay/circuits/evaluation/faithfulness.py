@@ -81,6 +81,7 @@ from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.prompts.independence import apart
 from mechassay.stats.chance import FEW_DRAWS
 from mechassay.stats.intervals import (
+    FEW_GROUPS,
     NO_INTERVAL,
     Interval,
     percentile_interval,
@@ -362,7 +363,7 @@ def faithfulness_curve(
         controls=controls,
         kept=kept,
         values=dict(zip(RANKINGS, np.split(values[:n_ranked], len(RANKINGS)), strict=True)),
-        warnings=(*_warnings(scores, batch, rule, kept["value"]), *torn),
+        warnings=(*_warnings(scores, rule, kept["value"]), *torn),
         model=model.name,
         identity=model.known_identity.as_dict(),
         found_in=elsewhere,
@@ -518,59 +519,25 @@ def evaluate_distinct(
     return evaluate(model, list(places), batch, objective, transfer=True, progress=progress)[which]
 
 
-def _warnings(
-    scores: Ranked, batch: Batch, rule: FaithfulnessMetric, kept: tuple[int, ...]
-) -> tuple[str, ...]:
-    lines: list[str] = []
-    if not rule.defined:
-        low, high, _ = rule.denominator
-        what = (
-            "f, CPR and CMD are undefined"
-            if rule.profile == "strict"
-            else "f, CPR and CMD divide by a number that may be 0"
-        )
-        why = (
-            "The full circuit does not differ from the empty one"
-            if math.isnan(low)
-            else f"The interval of the full minus the empty circuit, [{low:.3g}, {high:.3g}],"
-            " contains 0"
-        )
-        lines.append(f"{why}: {what}.")
-    lines += (
+ROUGH = 30
+"""Groups of examples below which intervals are rough."""
+
+
+def _warnings(scores: Ranked, rule: FaithfulnessMetric, kept: tuple[int, ...]) -> tuple[str, ...]:
+    lines = (
         _not_measured(scores, rule)
         if isinstance(scores, CircuitSeries)
         else _unscored(scores, rule.profile)
     )
-    lines += _in_sample(scores, batch)
     n_empty = sum(size == 0 for size in kept)
     if n_empty:
         lines.append(
             f"{n_empty} of {len(kept)} sizes have no path from input to logits: their circuits are"
             " empty."
         )
-    if rule.n_groups < 2:
-        lines.append("All examples are of one group: there is no interval.")
-    elif len(batch) < 30:
-        lines.append(f"Only {len(batch)} examples: intervals are rough.")
+    if FEW_GROUPS <= rule.n_groups < ROUGH:
+        lines.append(f"Only {rule.n_groups} groups of examples: intervals are rough.")
     return tuple(lines)
-
-
-def _in_sample(scores: Ranked, batch: Batch) -> list[str]:
-    """A line if the scores were found on some of the examples: same tokens and answers, any id."""
-    seen = set(scores.provenance.get("prompts", ()))
-    if not seen and scores.provenance.get("data_hash") == batch.content:
-        return [
-            "Evaluated on the examples that the scores were found on: faithfulness is in-sample."
-        ]
-    hashes = zip(batch.ids, batch.prompt_hashes(), strict=True)
-    shared = [name for name, digest in hashes if digest in seen]
-    if not shared:
-        return []
-    named = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
-    return [
-        f"{len(shared):,} of {len(batch):,} examples ({named}) are among those that the scores were"
-        " found on: faithfulness is in-sample."
-    ]
 
 
 def _not_measured(series: CircuitSeries, rule: FaithfulnessMetric) -> list[str]:
