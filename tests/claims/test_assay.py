@@ -125,7 +125,7 @@ def test_predictions_are_held_against_the_records(known: Known) -> None:
     assert lines["true"].startswith("Its prediction holds. NO on ")
     for name in ("lacks a head", "coins"):
         assert lines[name].startswith("REFUTED by its own prediction")
-    assert all("The sentence itself was not read." in line for line in lines.values())
+    assert all("says what was tested was not checked." in line for line in lines.values())
     assert "REFUTED by its own prediction" in page and "What was run" in page
     # Both of the false ones are Proposed; the page says what tells them apart.
     assert "Claims that end as Proposed: the criteria that differ" in page

@@ -258,7 +258,8 @@ def test_overshoot_is_called_so(make_record: Make) -> None:
     def said(record: Record) -> str:
         return chance([(record, "eap")], "cpr", raised=False).text({})
 
-    assert "A CPR above 1 is overshoot" in said(make_record(cpr=(2.4, 2.2, 2.6)))
+    overshoot = said(make_record(cpr=(2.4, 2.2, 2.6)))
+    assert "A CPR above 1 is overshoot" in overshoot and "keep at most 90\u00a0%." in overshoot
     assert "overshoot" not in said(make_record())
 
 

@@ -24,16 +24,16 @@ FRACTIONS = (0.01, 0.1, 0.2, 1.0)
 RANDOM_GAPS = ("difference:random", "difference:random-paths")
 
 
-def with_values(record: Record, f: tuple[float, ...], seed: int) -> Record:
-    """24 examples whose faithfulness is f on average, by both rankings."""
+def with_values(record: Record, f: tuple[float, ...], seed: int, n: int = 24) -> Record:
+    """Examples whose faithfulness is f on average, by both rankings."""
     rng = np.random.default_rng(seed)
-    ids = [f"pair-{i}" for i in range(24)]
+    ids = [f"pair-{i}" for i in range(n)]
     values = {
-        f"{by}@{p:g}": (each + 0.02 * rng.normal(size=24)).tolist()
+        f"{by}@{p:g}": (each + 0.02 * rng.normal(size=n)).tolist()
         for by in ("value", "magnitude")
         for p, each in zip(FRACTIONS, f, strict=True)
     }
-    ends = {"clean": [1.0] * 24, "empty": [0.0] * 24}
+    ends = {"clean": [1.0] * n, "empty": [0.0] * n}
     return record.changed(
         values=Values(unit="pair", ids=ids, groups=ids, columns={**ends, **values})
     )
@@ -113,10 +113,15 @@ def test_the_whole_model_and_the_empty_circuit(make_record: Make) -> None:
 def test_a_suite_says_who_is_nearest_and_what_has_too_few_pairs(records: list[Record]) -> None:
     other = Spec(name="other", args={})
     few = [
-        record.changed(task=other, cell={**record.cell, "task": "other"}, values=None)
+        with_values(record, (0.9, 0.95, 1.0, 1.0), 3, n=19).changed(
+            task=other, cell={**record.cell, "task": "other"}
+        )
         for record in records
     ]
-    left = "No verdict on 1 task with fewer than 20 independent groups of test pairs."
+    left = (
+        "No verdict on 1 task. other, tiny-model: only 19 independent test pairs, fewer than 20."
+        " The numbers hold for these pairs; use more prompts."
+    )
     assert _said(few) == left
     assert _said([*records, *few]) == (
         "3 methods on 1 task, 24 test pairs each. Nearest to the model (CMA): a, b perhaps first in"

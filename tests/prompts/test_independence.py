@@ -1,4 +1,4 @@
-"""Independent pairs: by tokens, over shared counterfactuals, and where counterfactuals are a pool."""
+"""Independent pairs: by tokens, over shared counterfactuals, with a pool of counterfactuals."""
 
 from __future__ import annotations
 

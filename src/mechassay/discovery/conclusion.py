@@ -34,7 +34,7 @@ from mechassay.results.preconditions import (
 )
 from mechassay.results.records import Record
 from mechassay.results.text import plain_number
-from mechassay.results.verdict import Case, Conclusion, Standing
+from mechassay.results.verdict import Case, Conclusion, Standing, percent
 from mechassay.stats.chance import DRAWS_PER_TRY
 from mechassay.utils.display import counted, interval
 
@@ -69,8 +69,17 @@ def conclude(records: Sequence[Record]) -> Conclusion:
         answers = [small(asked), *stable(asked), *(chance(asked, area, raised) for area in AREAS)]
         answers += [case for record, name in asked for case in by_value(record, name)]
     order = sorted((*cases, *of_methods), key=lambda case: ORDER.index(case.part))
-    subject = {"model": first.model.name or "The model", "task": first.task.name}
-    return Conclusion(tuple(order), tuple(answers), subject)
+    return Conclusion(tuple(order), tuple(answers), _subject(first))
+
+
+def excluded(record: Record) -> str:
+    """Return why a record's model and task have no verdict, whatever the method; "" if they may."""
+    own = Conclusion((groups(record), task(record), effect(record)), (), _subject(record))
+    return own.reason
+
+
+def _subject(record: Record) -> dict[str, str]:
+    return {"model": record.model.name or "The model", "task": record.task.name}
 
 
 def small(asked: Named) -> Case:
@@ -287,4 +296,10 @@ def _overshoot(record: Record) -> str:
     """A case where CPR exceeds 1, for the sentence on chance."""
     if not record.value("cpr") > 1:
         return ""
-    return " A CPR above 1 is overshoot: circuits leave out edges that work against the answer."
+    text = " A CPR above 1 is overshoot: circuits leave out edges that work against the answer."
+    if not record.has_table("curve"):
+        return text
+    rows = record.table("curve").where(of="result", ranking="value")
+    kept = rows.numbers("agreement")[rows.numbers("fraction") < 1]
+    most = float(np.nanmax(kept, initial=0.0))
+    return f"{text} Pair by pair, these circuits keep at most {percent(most)}."

@@ -20,11 +20,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.circuits.drawing import signed
-from mechassay.circuits.evaluation.chance import n_groups
 from mechassay.circuits.evaluation.curve import SMALLEST, TEXTS, recomputed
 from mechassay.circuits.evaluation.metrics import recomputed_sizes
 from mechassay.circuits.methods.stability import STABILITY
-from mechassay.discovery.conclusion import conclude
+from mechassay.discovery.conclusion import conclude, excluded
 from mechassay.discovery.methods_by_column import (
     RANKS,
     TRUTHS,
@@ -207,12 +206,12 @@ def _answers(cells: MethodsByColumn) -> Iterator[tuple[str, str]]:
     for name, columns in cells.groups():
         kind = "ground truth" if name == TRUTHS else "task"
         heads = {column: head for column in columns if (head := cells.head(column)) is not None}
-        judged = [column for column, head in heads.items() if n_groups(head) >= FEW_GROUPS]
+        reasons = {column: excluded(head) for column, head in heads.items()}
+        judged = [column for column, reason in reasons.items() if not reason]
         n_left = len(heads) - len(judged)
-        left = (
-            f"No verdict on {counted(n_left, kind)} with fewer than {FEW_GROUPS} independent groups"
-            " of test pairs."
-        )
+        why = [f"{column.name}: {reason}" for column, reason in reasons.items() if reason]
+        more = f" And {n_left - NAMED} more." if n_left > NAMED else ""
+        left = f"No verdict on {counted(n_left, kind)}. {' '.join(why[:NAMED])}{more}"
         if not judged:
             yield name, left if heads else "There are no results."
             continue
@@ -253,10 +252,10 @@ class Candidates(NamedTuple):
 
     @classmethod
     def of(cls, cells: MethodsByColumn) -> Candidates:
-        """Those of all columns with at least `FEW_GROUPS` groups of test pairs."""
+        """Those of all columns that may have a verdict (`discovery.conclusion.excluded`)."""
         truths = set(truth_names())
         heads = {column: cells.head(column) for column in cells.columns}
-        there = [c for c, head in heads.items() if head and n_groups(head) >= FEW_GROUPS]
+        there = [c for c, head in heads.items() if head and not excluded(head)]
         kinds = {"task": [c for c in there if c.model not in truths]}
         kinds["ground truth"] = [c for c in there if c.model in truths]
         kinds = {kind: own for kind, own in kinds.items() if own}
