@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mechassay.discovery.page import (
+    ability_text,
     baseline_text,
     comparable,
     rank_text,
@@ -206,3 +207,19 @@ def test_a_cpr_that_overshoots_is_marked_and_never_the_best(make_record: Make) -
     ranks = [row.cells[1] for row in tables["Rank by CPR"].rows if row.kind != "control"]
     assert [OVERSHOT in rank for rank in ranks] == [True, False, False]
     assert not any(OVERSHOT in text for row in tables["Rank by CMA"].texts for text in row)
+
+
+def test_the_accuracy_of_the_model_stands_beside_what_it_is_compared_with(
+    make_record: Make,
+) -> None:
+    record = make_record()
+    assert ability_text(record) == ""
+    of_model = [
+        Measure(name="accuracy", of="model", value=0.98, low=0.91, high=1.0, n=60),
+        Measure(name="chance", of="model", value=0.5, n=60),
+        Measure(name="exchanged", of="model", value=0.49, n=60),
+    ]
+    assert ability_text(record.changed(measures=[*record.measures, *of_model])) == (
+        "tiny-model is right on 0.98 [0.91, 1.00] of 60 pairs; guessing is right on 0.50, and"
+        " exchanged prompts on 0.49."
+    )

@@ -1,12 +1,12 @@
-"""What records of circuits of one model and task answer, after the preconditions of all answers.
+"""Conclusions from records of circuits of one model and task: preconditions first, then answers.
 
     small                   is there a small circuit that stands for the model?
     stable                  which of its edges are found again on other pairs?
     chance by magnitude     are circuits better than those of random rankings? by CMA and CMD
     chance by value         the same by CPR
 
-A precondition that only some methods miss (scores of the test pairs, equal scores, a copy of
-another ranking) removes these methods. `results.preconditions` has the preconditions, and
+If only some methods break a precondition (scores of the test pairs, equal scores, a copy of another
+ranking), only these methods are left out. `results.preconditions` has the preconditions, and
 `results/data/verdicts.yaml` the sentences.
 """
 
@@ -83,7 +83,7 @@ def _subject(record: Record) -> dict[str, str]:
 
 
 def small(asked: Named) -> Case:
-    """Is there a small circuit that keeps most of what ablation changes?"""
+    """Answer whether a small circuit keeps most of what ablation changes."""
     held = _smallest_rows(asked)
     if not held:
         return _one_size(asked)
@@ -141,7 +141,7 @@ def best_smallest(asked: Named) -> int | None:
 
 
 def _smallest_rows(asked: Named) -> dict[int, dict[str, dict[str, Any]]]:
-    """The table of the smallest circuit by its column `of`, of each method by its place."""
+    """Return the rows of each method's smallest circuit, by the method's place and column `of`."""
     return {
         place: {str(row["of"]): row for row in record.table(SMALLEST).rows()}
         for place, (record, _) in enumerate(asked)
@@ -150,7 +150,7 @@ def _smallest_rows(asked: Named) -> dict[int, dict[str, dict[str, Any]]]:
 
 
 def _random(record: Record, fraction: Any) -> np.ndarray:
-    """What random circuits of a size keep, on the test pairs."""
+    """Return the agreement of each random circuit of one size, on the test pairs."""
     curve = record.table("curve")
     kept = [
         curve.where(of=f"{CONTROL}{kind}", fraction=fraction).numbers("agreement")
@@ -165,14 +165,14 @@ def _tied(record: Record, fraction: Any) -> int:
 
 
 def _templates(record: Record) -> str:
-    """How many templates the test pairs have, for a sentence; empty if that is not known."""
+    """Return the number of the test pairs' templates as words; "" if the number is not known."""
     chosen = record.data.get("test")
     n = chosen.counts.get(TEMPLATES, 0) if chosen else 0
     return f" over prompts of {counted(n, 'template')}" if n else ""
 
 
 def _one_size(asked: Named) -> Case:
-    """Circuits of one size: random circuits of the size are the control."""
+    """Answer for a circuit of one size, by random circuits of this size."""
     record, name = asked[0]
     sizes = [m for m in record.measures if _is_size(m.name) and m.of == "result"]
     # A size that was asked for before that of the known circuit.
@@ -198,12 +198,12 @@ def _one_size(asked: Named) -> Case:
 
 
 def _is_size(name: str) -> bool:
-    """Whether a measure is the agreement of one circuit: that of a size, or of the known one."""
+    """Return whether a measure is the agreement of the circuit of one size."""
     return name.partition("@")[0] == "agreement"
 
 
 def stable(asked: Named) -> list[Case]:
-    """Which edges of the smallest circuit depend on the pairs; nothing where that is not known."""
+    """Answer which edges of the smallest circuit depend on the pairs; no case if not measured."""
     best = best_smallest(asked)
     if best is None:
         return []
@@ -212,7 +212,9 @@ def stable(asked: Named) -> list[Case]:
 
 
 def stable_at(record: Record, fraction: float) -> list[Case]:
-    """Which edges of the circuit of one size by magnitude depend on the pairs, or on the seed."""
+    """Answer which edges of the circuit of one size by magnitude depend on the pairs, or on the
+    seed.
+    """
     if not record.has_table(STABILITY):
         return []
     rows = record.table(STABILITY).where(ranking="magnitude", fraction=fraction).rows()
@@ -238,7 +240,7 @@ def stable_at(record: Record, fraction: float) -> list[Case]:
 
 
 def chance(asked: Named, area: AreaName, raised: bool) -> Case:
-    """Is the best method by an area better than random rankings, of as many tries?"""
+    """Answer whether the best method by an area exceeds the best of as many random rankings."""
     part = "chance by value" if area == "cpr" else "chance by magnitude"
     if raised and area == "cpr":
         return Case(part, "raised")
@@ -274,7 +276,7 @@ def chance(asked: Named, area: AreaName, raised: bool) -> Case:
 
 
 def by_value(record: Record, name: str) -> list[Case]:
-    """A case where circuits by value are empty, or keep much less than those by magnitude."""
+    """Return a case if circuits by value are empty, or keep much less than by magnitude."""
     if not record.has_table("curve"):
         return []
     curve = record.table("curve").where(of="result")
@@ -293,7 +295,7 @@ def by_value(record: Record, name: str) -> list[Case]:
 
 
 def _overshoot(record: Record) -> str:
-    """A case where CPR exceeds 1, for the sentence on chance."""
+    """Return a sentence if CPR exceeds 1."""
     if not record.value("cpr") > 1:
         return ""
     text = " A CPR above 1 is overshoot: circuits leave out edges that work against the answer."

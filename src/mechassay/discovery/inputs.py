@@ -260,7 +260,7 @@ class CircuitInputs:
 
     @cached_property
     def ability(self) -> Ability:
-        """Whether the model does the task on the test pairs, before any choice by its answers."""
+        """Whether the model does the task on the test pairs, before `keep` chooses pairs."""
         experiment = self.experiment
         if experiment.keep == "all":
             return ability_of(self.model, self.test)
@@ -278,7 +278,9 @@ class CircuitInputs:
         return ability_of(self.model, apart(self.model.batch(pairs))[0])
 
     def selections(self) -> dict[str, Selection]:
-        """What was chosen, by role; the test pairs with how many share a prompt with others."""
+        """Return the choice of pairs by role. The test pairs have counts of prompts that they share
+        with training and validation pairs.
+        """
         if self.experiment.methods:  # Not drawn yet where all scores are kept from before.
             _ = self.train
         data = self.worker.folder.selections(self.group)

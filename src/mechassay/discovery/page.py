@@ -95,6 +95,21 @@ def baseline_text(record: Record) -> str:
     )
 
 
+def ability_text(record: Record) -> str:
+    """The model's accuracy with what it is compared with; empty where the record lacks a part."""
+    right, guess, other = (
+        record.measure(name, "model") for name in ("accuracy", "chance", "exchanged")
+    )
+    if right is None or guess is None or other is None:
+        return ""
+    compared = f"guessing is right on {number(guess.value)}"
+    if not math.isnan(other.value):
+        compared += f", and exchanged prompts on {number(other.value)}"
+    name = record.model.name or "The model"
+    accuracy = interval(right.value, right.low, right.high)
+    return f"{name} is right on {accuracy} of {right.n:,} pairs; {compared}."
+
+
 def _whose(record: Record) -> str:
     whose = f"{record.model.name}'s" if record.model.name else "the"
     return f"{whose} {objective(record)}"
@@ -302,7 +317,7 @@ def verdict_blocks(group: Sequence[Record], alone: bool) -> list[Block]:
     return [
         Text(first, "verdict", "" if alone else f"{setting_name(group[0])}."),
         *(Text(text, "verdict") for text in more),
-        *(Text(text, "soft") for text in filter(None, [baseline_text(group[0])])),
+        *(Text(text, "soft") for text in (ability_text(group[0]), baseline_text(group[0])) if text),
     ]
 
 

@@ -1,14 +1,14 @@
 """Whether a model does the task of pairs: does it prefer answers to foils, and by the prompt?
 
-Each prompt of each pair, clean and counterfactual, is run once, and the logits of all compared
-tokens are kept. A pair is right if its best answer has a larger logit than its best foil; a tie is
-half right. The same choice is then read after every prompt of other groups: the mean over these
-exchanges is what a model reaches that ignores the prompt, whatever tokens it likes. That a model
-does the task is shown where the lower end of its accuracy exceeds the exchanges and guessing.
+The model reads the clean and the counterfactual prompt of each pair once. A pair is right if the
+best answer has a larger logit than the best foil; a tie is half right. Then the answers and foils
+of a pair are compared after the prompts of all pairs of other groups. The mean of these exchanges
+is the accuracy of a model that ignores the prompt, whatever tokens the model prefers. A model does
+the task if the lower end of its accuracy exceeds both the exchanges and guessing.
 
-Few different contrasts (`Batch.contrasts`) need more: where one of few words decides the answer, a
-model of random weights that happens to react to that word in the right direction is right on many
-pairs. `results.preconditions.task` then asks for half of the way from the bar to 1.
+If one of few words decides each answer (`Batch.contrasts`), some models with random weights react
+to this word in the right direction and are right on many pairs. `results.preconditions.task` then
+asks for half of the way from the exchanges to 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TEXTS = measure_texts("circuits")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ability(OneLine):
-    """Whether a model prefers the answers of pairs to their foils; a tie counts one half.
+    """Preference of a model for the answers of pairs over the foils; a tie counts one half.
 
     Attributes:
         right: after the clean prompt: 1, 0 or one half.
@@ -57,7 +57,7 @@ class Ability(OneLine):
     ids: tuple[str, ...]
 
     def measures(self) -> list[Measure]:
-        """Accuracy with its interval, guessing, and accuracy with exchanged prompts."""
+        """Return the accuracy with its interval, guessing, and accuracy with exchanged prompts."""
         n = len(self.right)
         interval = proportion_interval(self.right, self.groups)
         means = {"chance": self.chance, "exchanged": self.exchanged}
@@ -67,8 +67,8 @@ class Ability(OneLine):
         ]
 
     def table(self) -> Table:
-        """The numbers of each pair. The pairs are others than those of the record's values if pairs
-        were chosen by whether the model is right.
+        """Return the numbers of each pair. If `keep` chose pairs by the model's answers, these are
+        the pairs before the choice.
         """
         names = ("right", "counterfactual", "exchanged", "tied", "chance")
         columns: dict[str, Any] = {"pair": list(self.ids), "group": list(self.groups)}
@@ -106,7 +106,7 @@ def ability_of(model: Model, batch: Batch) -> Ability:
 def _right(
     logits: Float[np.ndarray, "rows tokens"], real: Bool[np.ndarray, "..."], n_answers: int
 ) -> Float[np.ndarray, "rows"]:
-    """1 where the best answer has a larger logit than the best foil, one half where they tie."""
+    """Return 1 if the best answer has a larger logit than the best foil, one half if they tie."""
     held = np.where(real, logits, -np.inf)
     return (np.sign(held[:, :n_answers].max(1) - held[:, n_answers:].max(1)) + 1) / 2
 
@@ -114,7 +114,7 @@ def _right(
 def _logits(
     model: Model, batch: Batch, prompts: Int[torch.Tensor, "n pos"], choices: torch.Tensor
 ) -> Float[np.ndarray, "n choices"]:
-    """The logits of some tokens after one prompt of each pair."""
+    """Return the logits of some tokens after one prompt of each pair."""
     decoder, logits = model.decoder, np.full((len(batch), len(choices)), np.nan)
     budget = token_budget(stream_bytes(decoder, batch.n_tokens), batch.n_tokens, model.device)
     for rows, chunk in batch.with_clean(prompts).chunks(budget):

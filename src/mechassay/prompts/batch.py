@@ -86,19 +86,20 @@ class Batch(OneLine):
         return tuple(_token_hash(clean, sorted(right))[:16] for clean, right in rows)
 
     def token_hashes(self) -> dict[str, list[str]]:
-        """Sixteen hex digits for the tokens of each pair's clean and counterfactual prompt."""
+        """Return 16 hex digits of the tokens of each pair's clean and counterfactual prompt."""
         return {
             name: [_token_hash(row)[:16] for row in token_rows(getattr(self, name), self.mask)]
             for name in ("clean", "counterfactual")
         }
 
     def contrasts(self) -> tuple[str, ...]:
-        """What decides each pair's answer: a text that pairs with the same contrast share.
+        """Return the contrast of each pair: equal texts if the same word decides the answers.
 
-        Where one word decides the answer, the text is that word's token: at one place, counted from
-        the end, or where the prompts first or last differ, it differs from the counterfactual's in
-        nearly all pairs, and pairs with the same token have the same answers. Of several such
-        places the one with the fewest tokens counts. Elsewhere each prompt is a contrast.
+        One word decides the answers if, at one place of the clean prompts (counted from the end, or
+        the first or last place where the prompts differ), the token differs from the counterfactual
+        prompt's in nearly all pairs, and pairs with the same token have the same answers. Of
+        several such places, the place with the fewest different tokens counts. If no word decides,
+        each prompt is a contrast of its own.
         """
         differ = ((self.clean != self.counterfactual) & self.mask).cpu().numpy()
         clean, real = self.clean.cpu().numpy(), self.mask.cpu().numpy()

@@ -1,4 +1,5 @@
-"""Preconditions of conclusions: a record in, a `Case` of the table of verdicts out.
+"""Preconditions of conclusions: each function reads a record and returns a case of the table of
+verdicts.
 
     groups        the test pairs are at least `FEW_GROUPS` independent groups, none of which the
                   circuit was found or chosen on
@@ -49,7 +50,7 @@ MOST = 0.5
 
 @stored
 def groups(record: Record, of: str = "") -> Case:
-    """Independent test pairs: `FEW_GROUPS` groups, apart from those of training and choosing."""
+    """Check that the test pairs are `FEW_GROUPS` independent groups, and no training pairs."""
     held = _values(record)
     n, chosen = len(set(held.groups or held.ids)), record.data.get("test")
     counts = chosen.counts if chosen else {}
@@ -75,8 +76,8 @@ def groups(record: Record, of: str = "") -> Case:
 
 @stored
 def task(record: Record, of: str = "") -> Case:
-    """The model does the task: its accuracy exceeds guessing, and what it has with the prompts of
-    other pairs.
+    """Check that the model does the task: its accuracy exceeds guessing, and its accuracy with the
+    prompts of other pairs.
     """
     if not record.has_table(ABILITY):
         return _task_of_measures(record)
@@ -84,7 +85,11 @@ def task(record: Record, of: str = "") -> Case:
 
 
 def task_of(pairs: Table) -> Case:
-    """Whether a model does the task of the pairs of a table `ABILITY`."""
+    """Check that a model does the task.
+
+    Args:
+        pairs: a table `ABILITY`, with a row for each pair.
+    """
     right, exchanged, tied, chance = (
         pairs.numbers(name) for name in ("right", "exchanged", "tied", "chance")
     )
@@ -129,8 +134,8 @@ def task_of(pairs: Table) -> Case:
 
 
 def _task_of_measures(record: Record) -> Case:
-    """Of a record that has no numbers of pairs: it may break the precondition, and never meets
-    it.
+    """Check a record without numbers of pairs. Such a record may break the precondition, and never
+    meets the precondition.
     """
     accuracy, chance = (record.measure(name, "model") for name in ("accuracy", "chance"))
     if accuracy is None or chance is None:
@@ -146,7 +151,9 @@ def _task_of_measures(record: Record) -> Case:
 
 @stored
 def effect(record: Record, of: str = "") -> Case:
-    """Ablating everything changes the objective, and without its largest group it still does."""
+    """Check that ablating all edges changes the objective, also without the group of pairs that has
+    the largest effect.
+    """
     held = _values(record)
     if not {"clean", "empty"} <= held.columns.keys():
         raise NotStored("objective of the full and the empty circuit")
@@ -180,7 +187,7 @@ def effect(record: Record, of: str = "") -> Case:
 def _mean_interval(
     change: np.ndarray, names: np.ndarray, whole: np.ndarray, empty: np.ndarray, seed: int
 ) -> tuple[float, float, float]:
-    """The mean change with its interval over groups; 0 where rounding alone may have made it."""
+    """Return the mean change with its interval; 0 if rounding may have made the change."""
     if not len(change):  # Without the largest, one group leaves nothing.
         return math.nan, math.nan, math.nan
     values, rng = np.stack([whole, empty]), np.random.default_rng(seed)
@@ -193,7 +200,7 @@ def _mean_interval(
 
 @stored
 def information(record: Record, of: str = "") -> Case:
-    """The scores of a method rank something, and were not found on the test pairs."""
+    """Check that the scores of a method differ, and were not found on the test pairs."""
     ranking = record.specs.get(RANKING)
     args = dict(ranking.args) if ranking else {}
     numbers = {"method": of or record.method.name, "pairs": record.n, "model": record.model.name}
@@ -213,8 +220,8 @@ def information(record: Record, of: str = "") -> Case:
 
 
 def _cut_in_ties(record: Record) -> list[bool]:
-    """For each size by magnitude below the full circuit, whether the cut goes through equal scores
-    other than 0.
+    """Return for each circuit by magnitude, without the empty and the full one, whether the cut
+    goes through equal scores.
     """
     if not record.has_table("curve"):
         return []
@@ -226,7 +233,11 @@ def _cut_in_ties(record: Record) -> list[bool]:
 
 
 def different(records: Sequence[Record], names: Sequence[str]) -> tuple[Case, list[bool]]:
-    """Whether methods rank edges differently, and which methods are no copy of one before."""
+    """Check that methods rank edges differently.
+
+    Returns:
+        The case, and for each method whether its ranking differs from those of all earlier methods.
+    """
     sketches: dict[str, np.ndarray] = {}
     case, own = Case("different", "met"), list[bool]()
     for record, name in zip(records, names, strict=True):

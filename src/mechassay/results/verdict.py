@@ -1,14 +1,14 @@
-"""Conclusions: what stored records answer, after the preconditions without which nothing follows.
+"""Conclusions from stored records: preconditions first, then answers, in words of one table.
 
     record -> preconditions, answers (`Case`: a name with its numbers) -> `Conclusion` -> sentences
 
-A function looks at a record and gives a case, "few groups" with {"pairs": 40, "groups": 3}. One
-table, `data/verdicts.yaml`, has for each case its standing or verdict and its sentence; code has no
-words of a verdict. So a page, a terminal, a printed result and a table say the same.
+A function reads a record and returns a case: "few groups" with {"pairs": 40, "groups": 3}. One
+table, `data/verdicts.yaml`, has the standing, the verdict and the sentence of each case. No other
+file has words of a verdict, so that page, terminal, printed result and tables say the same.
 
-The headline of a conclusion is the first precondition that is not met ("No verdict: ..."). Without
-such a one it has the limits, the first answer, and in one sentence all that the record does not
-say. A precondition of one method among several removes that method and stands below.
+The headline is the first precondition that is not met ("No verdict: ..."). If all preconditions
+are met, the headline has the limits, the first answer, and one sentence on missing fields of the
+record. A precondition that one of several methods breaks excludes this method, and is a later line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, wraps
 from importlib.resources import files
-from string import Formatter
 from typing import Any
 
 from mechassay.results.records import Record
@@ -28,7 +27,7 @@ from mechassay.utils.files import load_yaml
 
 
 class Standing(StrEnum):
-    """What stored fields say of a precondition."""
+    """Standing of a precondition by the stored fields."""
 
     MET = "met"
     LIMITED = "met with a limit"
@@ -37,7 +36,7 @@ class Standing(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What records say of a question."""
+    """Answer of records to a question."""
 
     YES = "yes"
     NO = "no"
@@ -163,15 +162,20 @@ def written(text: str, numbers: Numbers) -> str:
         ValueError: a number is undefined; no sentence has such a number.
         KeyError: a slot has no number.
     """
-    return _SLOTS.vformat(text, (), numbers)
+    return text.format(**{name: _Slot(value) for name, value in numbers.items()})
 
 
-class _Slots(Formatter):
-    def format_field(self, value: Any, format_spec: str) -> str:
-        kind, _, word = format_spec.partition(" ")
-        values: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+@dataclass(frozen=True)
+class _Slot:
+    """A number in a sentence."""
+
+    value: Any
+
+    def __format__(self, spec: str) -> str:
+        kind, _, word = spec.partition(" ")
+        values: tuple[Any, ...] = self.value if isinstance(self.value, tuple) else (self.value,)
         if any(isinstance(x, float) and math.isnan(x) for x in values[:1]):
-            raise ValueError(f"undefined number in a sentence ({format_spec})")
+            raise ValueError(f"undefined number in a sentence ({spec})")
         match kind:
             case "count":
                 return counted(int(values[0]), word)
@@ -184,12 +188,9 @@ class _Slots(Formatter):
             case "interval":
                 return interval(*values)
             case "":
-                return f"{value:,}" if isinstance(value, int) else str(value)
+                return f"{self.value:,}" if isinstance(self.value, int) else str(self.value)
             case _:
-                raise ValueError(f"unknown slot {format_spec!r}")
-
-
-_SLOTS = _Slots()
+                raise ValueError(f"unknown slot {spec!r}")
 
 
 def percent(part: float) -> str:
@@ -203,7 +204,7 @@ class NotStored(Exception):
 
 
 def stored(make: Callable[[Record, str], Case]) -> Callable[..., Case]:
-    """A precondition of which the record lacks a field is not known; it is never met."""
+    """Let a precondition be not known, and never met, if the record lacks one of its fields."""
 
     @wraps(make)
     def checked(record: Record, of: str = "") -> Case:

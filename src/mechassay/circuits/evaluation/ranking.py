@@ -1,4 +1,4 @@
-"""What scores rank, and which pairs they were found on: what a conclusion on circuits needs.
+"""Facts on scores that a conclusion on circuits needs: equal scores, copies, and their origin.
 
 Scores that differ by less than `NOISE` of the largest one are equal: exact patching gives edges
 without an effect scores of about 1e-6 of the largest, whose order is rounding. A cut ties where its
@@ -32,7 +32,7 @@ N_SIGNS = 16
 
 @dataclass(frozen=True)
 class RankingFacts:
-    """What scores rank, and whether they were found on the pairs that measure their circuits.
+    """Facts on scores, and whether the scores were found on the pairs that measure the circuits.
 
     Attributes:
         unit: edge, node, neuron; circuit, where circuits were cut before.
@@ -54,7 +54,7 @@ class RankingFacts:
 
     @classmethod
     def of(cls, scores: Ranked, batch: Batch) -> RankingFacts:
-        """Look at scores or circuits, and at a batch that measures them."""
+        """Return the facts of scores or circuits, and of the batch that measures the circuits."""
         seen = set(scores.provenance.get("prompts", ()))
         content = scores.provenance.get("data_hash")
         shared = sum(own in seen for own in batch.prompt_hashes())
@@ -84,7 +84,7 @@ class RankingFacts:
 
 
 def _sketch(values: np.ndarray) -> tuple[float, ...]:
-    """Sums of values with random signs, of unit norm, in five digits; empty if all are 0."""
+    """Return sums of values with random signs, of unit norm, in five digits; none if all are 0."""
     flat, rng = values.ravel(), np.random.default_rng(0)
     sums = [float(flat @ (2.0 * rng.integers(0, 2, len(flat)) - 1)) for _ in range(N_SIGNS)]
     norm = float(np.linalg.norm(flat))
@@ -107,7 +107,7 @@ def tied_at(scores: Ranked, fractions: Sequence[float], by: By) -> tuple[int, ..
 
 
 def _tied(keys: np.ndarray, n: int, noise: float, small: float) -> int:
-    """How many of the first n keys, which fall, equal the next one but for noise."""
+    """Return how many of the first n keys equal the next key but for noise; keys fall."""
     if not 0 < n < len(keys) or abs(keys[n]) <= small or keys[n - 1] - keys[n] > noise:
         return 0
     # The first key that is not larger than the next one by more than noise.
