@@ -2,9 +2,10 @@
 
 The model reads the clean and the counterfactual prompt of each pair once. A pair is right if the
 best answer has a larger logit than the best foil; a tie is half right. Then the answers and foils
-of a pair are compared after the prompts of all pairs of other groups. The mean of these exchanges
-is the accuracy of a model that ignores the prompt, whatever tokens the model prefers. A model does
-the task if the lower end of its accuracy exceeds both the exchanges and guessing.
+of a pair are compared after the prompts of all pairs of other groups, but for clean prompts with
+the same answers, after which a model that reads the prompt is right. The mean of these exchanges is
+the accuracy of a model that ignores the prompt, whatever tokens the model prefers. A model does the
+task if the lower end of its accuracy exceeds both the exchanges and guessing.
 
 If one of few words decides each answer (`Batch.contrasts`), some models with random weights react
 to this word in the right direction and are right on many pairs. `results.preconditions.task` then
@@ -40,8 +41,8 @@ class Ability(OneLine):
     Attributes:
         right: after the clean prompt: 1, 0 or one half.
         counterfactual: the same, of the same tokens, after the counterfactual prompt.
-        exchanged: the mean of the same after all prompts of pairs of other groups; NaN if all pairs
-            are one group.
+        exchanged: the mean of the same after the prompts of pairs of other groups, but for clean
+            prompts with the same answers; NaN if all pairs are one group.
         tied: 1 where the best answer and the best foil have the same logit.
         chance: share of the compared tokens that are answers.
         contrasts: what decides each answer (`Batch.contrasts`).
@@ -89,10 +90,14 @@ def ability_of(model: Model, batch: Batch) -> Ability:
     own = _right(np.take_along_axis(clean, places, 1), real, n_answers)
     counterfactual = _right(np.take_along_axis(other, places, 1), real, n_answers)
     every, groups = np.concatenate([clean, other]), np.array(batch.groups)
-    of = np.tile(groups, 2)
-    exchanged = np.full(len(batch), np.nan)
-    for row in range(len(batch)):
-        others = every[of != groups[row]]
+    of, n = np.tile(groups, 2), len(batch)
+    # After a clean prompt with the same answers a model that reads is right, too.
+    keys = np.array([str(sorted(own)) for own in batch.answers.tolist()])
+    exchanged = np.full(n, np.nan)
+    for row in range(n):
+        asked = of != groups[row]
+        asked[:n] &= keys != keys[row]
+        others = every[asked]
         if len(others):
             exchanged[row] = _right(others[:, places[row]], real[row], n_answers).mean()
     tied = (own == 0.5).astype(float)
