@@ -149,7 +149,7 @@ def test_methods_that_rank_nothing_or_are_copies_are_left_out(make_record: Make)
     )
     copy = make_record("twin").changed(ranking=good.specs["ranking"])
     assert conclude([good, copy]).headline.startswith(
-        "eap and twin are the same ranking and count as one method. eap's circuits keep"
+        "eap and twin have the same scores to a thousandth and count as one method. eap's circuits"
     )
     assert not conclude([nothing, nothing]).lines[0].startswith("zero's")
 

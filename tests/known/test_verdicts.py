@@ -205,7 +205,7 @@ def test_two_rankings_and_a_copy(subject: Subject, tmp_path: Path) -> None:
     task = subject.file("good", subject.rows)
     made = report(subject, task, tmp_path / "copies", scores=files)
     assert made.answers[0].startswith(
-        f"one and copy are the same ranking and count as one method. one{KEEPS}"
+        f"one and copy have the same scores to a thousandth and count as one method. one{KEEPS}"
     )
     made = report(subject, task, tmp_path / "two", "exact", "eap")
     assert made.answers[0].startswith(f"exact{KEEPS}")

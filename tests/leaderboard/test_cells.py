@@ -280,3 +280,13 @@ def test_cells_of_the_worst_case_have_reasons_and_the_empty_circuit() -> None:
     assert found["mean"].controls == {"empty": 5.0} and found["p99"].controls == {"empty": 10.0}
     assert found["bound"].controls == {"empty": 12.0}
     assert {cell.examples for cell in found.values()} == {100}
+
+
+def test_a_record_without_a_verdict_says_so_and_beats_no_random_ranking(runs: Path) -> None:
+    """The run has 8 test pairs. With enough of them the same numbers may be better than chance."""
+    cells = [cell for cell in read_cells(board_rules()["circuits"], runs)[0] if cell.row == "eap"]
+    assert cells
+    for cell in cells:
+        assert cell.warnings[0].startswith("No verdict: only 8 independent test pairs")
+        if cell.column in ("cma", "cmd", "cpr"):
+            assert cell.beats_random == 0

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from mechassay.circuits.evaluation.chance import SIGN, against_chance
-from mechassay.circuits.evaluation.curve import SMALLEST
+from mechassay.circuits.evaluation.chance import SIGN, against_chance, n_groups
+from mechassay.circuits.evaluation.curve import AGREES, SMALLEST
 from mechassay.circuits.evaluation.differences import AreaName
 from mechassay.circuits.methods.stability import STABILITY, STABLE
 from mechassay.results.curves import CONTROL, control_kinds, is_random, labels
@@ -95,6 +95,7 @@ def small(asked: Named) -> Case:
         "chosen_on": int(some["n"]),
         "split": str(some["split"] or "validation"),
         "methods": name if len(asked) == 1 else counted(len(asked), "method"),
+        "among": f"; the smallest of {len(asked)} methods" if len(asked) > 1 else "",
         "sizes": int((curve.numbers("fraction") < 1).sum()),
     }
     best = best_smallest(asked)
@@ -124,6 +125,8 @@ def small(asked: Named) -> Case:
         return Case("small", "not distinguishable", numbers)
     if agreement[0] < numbers["target"]:
         return Case("small", "only where chosen", numbers)
+    if plain_number(fraction) >= numbers["largest"] > 0.0:
+        return Case("small", "largest only", numbers)
     return Case("small", "tied" if numbers["tied"] else "yes", numbers)
 
 
@@ -165,10 +168,13 @@ def _tied(record: Record, fraction: Any) -> int:
 
 
 def _templates(record: Record) -> str:
-    """Return the number of the test pairs' templates as words; "" if the number is not known."""
-    chosen = record.data.get("test")
+    """Return the number of groups of the test pairs, if they are fewer, and of templates, if known,
+    as words.
+    """
+    chosen, n_own = record.data.get("test"), n_groups(record)
     n = chosen.counts.get(TEMPLATES, 0) if chosen else 0
-    return f" over prompts of {counted(n, 'template')}" if n else ""
+    apart = f" in {counted(n_own, 'independent group')}" if 0 < n_own < record.n else ""
+    return apart + (f" over prompts of {counted(n, 'template')}" if n else "")
 
 
 def _one_size(asked: Named) -> Case:
@@ -229,14 +235,13 @@ def stable_at(record: Record, fraction: float) -> list[Case]:
         over = "templates of the " if record.task.args.get("over") == "templates" else ""
         signs, of_pairs = "stable_random_signs", f"the {over}{row['n_pairs']:,} training pairs"
     numbers |= {"signs": plain_number(row[signs]), "of_pairs": of_pairs}
-    if n == size and "n_seeds" not in row:
-        return [Case("stable", "all", numbers)]
     if math.isnan(numbers["signs"]):
         return []
     if "n_seeds" in row:
         return [Case("stable", "seeds", numbers)]
-    more = n / size > numbers["signs"]
-    return [Case("stable", "some" if more else "no more than signs", numbers)]
+    if n < size * numbers["signs"] + 1:  # Not one edge more.
+        return [Case("stable", "no more than signs", numbers)]
+    return [Case("stable", "all" if n == size else "some", numbers)]
 
 
 def chance(asked: Named, area: AreaName, raised: bool) -> Case:
@@ -244,7 +249,8 @@ def chance(asked: Named, area: AreaName, raised: bool) -> Case:
     part = "chance by value" if area == "cpr" else "chance by magnitude"
     if raised and area == "cpr":
         return Case(part, "raised")
-    defined = [(r, name) for r, name in asked if not math.isnan(r.value(area))]
+    # A random ranking is compared with no others of its kind.
+    defined = [(r, name) for r, name in asked if not (is_random(r) or math.isnan(r.value(area)))]
     if not defined:
         return Case(part, "not tested")
     record, name = max(defined, key=lambda own: SIGN[area] * own[0].value(area))
@@ -289,6 +295,8 @@ def by_value(record: Record, name: str) -> list[Case]:
         most[by] = float(np.nanmax(rows.numbers("agreement")[below], initial=0))
         empty[by] = int((rows.numbers("kept")[below] == 0).sum())
     numbers = {"method": name, **most, "empty": empty["value"]}
+    if most["value"] >= AGREES > most["magnitude"]:
+        return [Case("by value", "more", numbers)]
     if empty["value"] > empty["magnitude"]:
         return [Case("by value", "empty", numbers)]
     return [Case("by value", "less", numbers)] if most["value"] < most["magnitude"] / 2 else []

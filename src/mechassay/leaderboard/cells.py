@@ -43,6 +43,7 @@ from mechassay.results.curves import CONTROL
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import IDENTITY, Measure, Number, Record, Stored
 from mechassay.results.text import seconds
+from mechassay.results.verdict import Verdict
 from mechassay.runs.experiment import command_line, experiment_of
 from mechassay.runs.folder import RunFolder
 from mechassay.stats.bootstrap import LEAST
@@ -341,7 +342,14 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
         "board": rules.name,
         "place": place,
         "failing": [check.name for check in record.checks if not check.passed],
-        "warnings": [] if is_private(record) else [*record.transfers, *no_values, *record.warnings],
+        "warnings": []
+        if is_private(record)
+        else [
+            *record.transfers,
+            *no_values,
+            *([record.conclusion] if has_no_verdict(record) else []),
+            *record.warnings,
+        ],
         "created": record.provenance.created,
         "seconds": seconds(record),
         "private": is_private(record),
@@ -418,11 +426,16 @@ def _controls(rules: BoardRules, record: Record, measure: Measure) -> dict[str, 
     }
 
 
+def has_no_verdict(record: Record) -> bool:
+    """Return whether a record's own conclusion was that its pairs or model allow no verdict."""
+    return record.verdict in (Verdict.NO_VERDICT, Verdict.NOTHING)
+
+
 def _beats_random(record: Record, measure: Measure) -> int | None:
     areas = get_args(AreaName)
     if measure.name not in areas or not record.has_table("random areas"):
         return None
-    return most_tried(record, areas[areas.index(measure.name)])
+    return 0 if has_no_verdict(record) else most_tried(record, areas[areas.index(measure.name)])
 
 
 def _conditions(rules: BoardRules, record: Record, column: BoardColumn) -> dict[str, str]:

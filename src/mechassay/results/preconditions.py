@@ -111,22 +111,23 @@ def task_of(pairs: Table) -> Case:
         return Case("task", "tied", numbers)
     if math.isnan(exchanges):
         return Case("task", "worse" if ends.high < guess else "one group", numbers)
-    if ends.high < min(guess, exchanges):
-        return Case("task", "worse", numbers)
+    # Liking some answers explains more than half of what is beyond guessing.
+    liked = abs(exchanges - guess) > abs(accuracy - guess) / 2
+    if ends.high < guess:
+        return Case("task", "exchanged" if liked else "worse", numbers)
     bar = max(guess, exchanges)
     # Few contrasts: random weights that react to one word are right on many pairs.
     half_way = bar if contrasts >= FEW_GROUPS else (bar + 1) / 2
     numbers = {**numbers, "half_way": half_way}
     if ends.low > half_way:
         return Case("task", "met", numbers)
+    if liked and ends.low > guess:
+        return Case("task", "exchanged", numbers)
     # What as many independent pairs could show at best.
     if clopper_pearson(len(set(names)), len(set(names))).low <= half_way:
         return Case("task", "too few", numbers)
     if ends.low > bar:
         return Case("task", "few contrasts", numbers)
-    # Liking some answers explains more than half of what is beyond guessing.
-    if abs(exchanges - guess) > abs(accuracy - guess) / 2 and not ends.low <= guess <= ends.high:
-        return Case("task", "exchanged", numbers)
     # An accuracy well above the bar that its interval does not resolve is not its absence.
     if accuracy > (bar + 1) / 2:
         return Case("task", "too few", numbers)

@@ -8,8 +8,9 @@ rankings of each kind, of single edges and of whole paths; the method's area has
     in the profile `strict`, better than that of the empty circuit
 
 for both kinds: the harder one counts. Fewer than `FEW_GROUPS` independent groups of examples
-support no verdict. "worse" asks the same of the other side. What is beyond all random rankings
-where these are too few to say what chance may reach has the verdict "few rankings".
+support no verdict. "worse" asks the same of the other side, also for both kinds. An area beyond all
+random rankings, where these are too few to say what chance may reach, has the verdict "few
+rankings".
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def against_chance(record: Record, area: AreaName, n_tried: int = 1) -> ChanceTe
         ends = (sign * (own.low - worthless), sign * (own.high - worthless))
         above.append(min(ends) > 0)
         clear.append(min(ends) > 0)
-    verdict: Verdict = "better" if all(above) else "worse" if any(below) else "unresolved"
+    verdict: Verdict = "better" if all(above) else "worse" if all(below) else "unresolved"
     if verdict == "unresolved" and all(clear):
         verdict = "few rankings"
     return ChanceTest(area, verdict, limits, n_drawn, n_tried)
