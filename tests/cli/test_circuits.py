@@ -99,8 +99,8 @@ def test_a_table_over_cells_that_is_resumed(folder: Path, tmp_path: Path, run: R
     assert done.code == 0, done.err
     tables = (out / "tables.md").read_text()
     assert (
-        "CMD (lower is better), " in tables
-        and "CPR (higher is better" in done.out
+        "CMD (by magnitude) (lower is better), " in tables
+        and "CPR (by value) (higher is better" in done.out
         and "AUROC" not in tables
     )
     for method in ("eap", "nap-ig steps=2", "random edges", "random paths", "differences resolved"):

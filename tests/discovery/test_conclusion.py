@@ -166,6 +166,16 @@ def test_there_may_be_no_small_circuit(make_record: Make) -> None:
         " edges, by magnitude) keeps at least 90\u00a0% of what ablation changes, on 50 validation"
         " pairs. Another ranking may have one."
     )
+    low = with_column(
+        asked[0][0],
+        "agreement",
+        lambda row: (
+            0.2
+            if row["of"] == "result" and row["ranking"] == "magnitude" and row["fraction"] < 1
+            else row["agreement"]
+        ),
+    )
+    assert small([(low, "a")]).name == "no, but by value"
     one = [asked[0], (smallest(make_record("b"), 0.1), "b")]
     assert small(one).name == "yes" and small(one).numbers["method"] == "b"
 

@@ -200,7 +200,7 @@ def test_a_cpr_that_overshoots_is_marked_and_never_the_best(make_record: Make) -
     areas = {"over": (2.4, 2.3, 2.5), "perhaps": (1.1, 0.9, 1.3), "near": (0.9, 0.85, 0.95)}
     rows = [with_values(make_record(name, cpr=area), f, 7) for name, area in areas.items()]
     tables = {table.title.split(",")[0]: table for table in SuitePage().tables(Report(rows))}
-    cpr = tables["CPR (higher is better up to 1; more is overshoot)"]
+    cpr = tables["CPR (by value) (higher is better up to 1; more is overshoot)"]
     texts = [row.cells[1] for row in cpr.rows if row.kind != "control"]
     assert [text[0] for text in texts] == [OVERSHOT, BEST, BEST]
     assert "‡ overshoots" in cpr.caption and "† the best" in cpr.caption

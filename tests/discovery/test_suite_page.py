@@ -54,9 +54,9 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
     records += [cell(make_record, "two", "ioi"), cell(make_record, "one", "docstring", "nap")]
     grids = SuitePage().tables(Report(records))
     assert [(grid.title, grid.headings) for grid in titled(grids, "CMD")] == [
-        ("CMD (lower is better), one", ("method", "ioi", "docstring")),
-        ("CMD (lower is better), two", ("method", "ioi")),
-        ("CMD (lower is better), ground truths", ("method", truth)),
+        ("CMD (by magnitude) (lower is better), one", ("method", "ioi", "docstring")),
+        ("CMD (by magnitude) (lower is better), two", ("method", "ioi")),
+        ("CMD (by magnitude) (lower is better), ground truths", ("method", truth)),
     ]
     (auroc,) = titled(grids, "AUROC")
     assert auroc.texts == (("eap", "0.90 [0.80, 1.00]"), ("random edges", "0.50 [0.31, 0.69]"))

@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM
 
 import mechassay as ma
 from mechassay.circuits.scores import EdgeScores
+from mechassay.cli.main import main
 from mechassay.models.ability import ability_of
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.independence import apart
@@ -190,6 +191,37 @@ def test_twenty_pairs_are_enough_and_nineteen_are_not(subject: Subject, tmp_path
         "No verdict: only 19 independent test pairs, fewer than 20. The numbers hold for these"
         " pairs; use more prompts."
     ]
+
+
+def test_a_hundred_own_pairs_without_a_split_column(subject: Subject, tmp_path: Path) -> None:
+    rows = [row for row in rows_of(100) if row["split"] == "train"]
+    file = subject.file("hundred", [{k: x for k, x in row.items() if k != "split"} for row in rows])
+    made = report(subject, file, tmp_path, limit=100, train_limit=100)
+    assert made.answers[0].startswith(f"exact{KEEPS}") and "on 20 test pairs" in made.answers[0]
+
+
+def test_the_terminal_begins_like_the_page(
+    subject: Subject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run, and of an evaluation of one size without a curve."""
+    folder, file = tmp_path / "model", subject.file("good", subject.rows)
+    subject.model.hf.save_pretrained(folder)
+    assert subject.model.tokenizer is not None
+    subject.model.tokenizer.save_pretrained(folder)
+    scores = subject.scored("given", subject.scores.values, **subject.scores.provenance)
+    few = ("-m", str(folder), "-t", file, "--limit", str(N))
+    metric = ("--metric", "completeness:size=7")
+    commands = {
+        "run": ("run", *few, "--train-limit", str(N), "--method", "eap"),
+        "one": ("evaluate", scores, *few, "--transfer", "--no-curve", *metric),
+    }
+    for name, words in commands.items():
+        with pytest.raises(SystemExit) as done:
+            main(["circuits", *words, "-o", str(tmp_path / name)])
+        assert done.value.code == 0
+        printed = capsys.readouterr().out
+        conclusion = ma.open_run(tmp_path / name).conclusion
+        assert " ".join(printed.split()).startswith(" ".join(conclusion.split()))
 
 
 def test_two_rankings_and_a_copy(subject: Subject, tmp_path: Path) -> None:

@@ -95,11 +95,15 @@ def small(asked: Named) -> Case:
         "chosen_on": int(some["n"]),
         "split": str(some["split"] or "validation"),
         "methods": name if len(asked) == 1 else counted(len(asked), "method"),
-        "among": f"; the smallest of {len(asked)} methods" if len(asked) > 1 else "",
+        "among": f"; {len(asked)} methods tried" if len(asked) > 1 else "",
         "sizes": int((curve.numbers("fraction") < 1).sum()),
     }
     best = best_smallest(asked)
     if best is None:
+        more = [own for r, n in asked for own in by_value(r, n) if own.name == "more"]
+        if more:
+            best_by_value = max(own.numbers["value"] for own in more)
+            return Case("small", "no, but by value", {**numbers, "value": best_by_value})
         return Case("small", "no", numbers)
     record, name = asked[best]
     own, fraction = held[best]["result"], held[best]["result"]["fraction"]

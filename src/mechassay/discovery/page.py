@@ -160,7 +160,10 @@ SUPPORTING = {"cma": 0, "cmd": 1, "cpr": 7, "log_cpr": 8, "log_cmd": 8}
 """What a narrow console leaves out first: what says again what others say."""
 PUBLISHED = {"cpr": 0, "cmd": 0, "cma": 5}
 """The same in the profile mib-2025: CPR and CMD are the published measures."""
-BY = {"cpr": " (by value)", "cmd": " (by magnitude)", "cma": " (by magnitude)"}
+BY = {
+    **dict.fromkeys(("cpr", "log_cpr"), " (by value)"),
+    **dict.fromkeys(("cmd", "log_cmd", "cma"), " (by magnitude)"),
+}
 """By which ranking the circuits of a measure are cut."""
 
 READING = {

@@ -32,6 +32,7 @@ from mechassay.discovery.methods_by_column import (
     method_name,
 )
 from mechassay.discovery.page import (
+    BY,
     TaskPage,
     details,
     edge_text,
@@ -134,7 +135,7 @@ class SuitePage(Page):
             # The areas are last, and also where no cell has any.
             for m in (*others, *(TEXTS.measure(area, math.nan) for area in RANKS)):
                 way = OVERSHOOT if m.name == "cpr" else BETTER[m.better]
-                title = f"{m.heading}{way}, {name}"
+                title = f"{m.heading}{BY.get(m.name, '')}{way}, {name}"
                 tables.append(cells.table(title, columns, partial(cells.measured, m.name), m.name))
             for area, title in RANKS.items():
                 tables.append(cells.ranks(f"{title}, {name}", columns, area))
@@ -164,7 +165,7 @@ class SuitePage(Page):
         """
         cells = MethodsByColumn(report)
         tables = self._tables(cells, report.failures)
-        by_cma = f"{TEXTS.measure('cma', math.nan).heading}{BETTER['up']}, "
+        by_cma = f"{TEXTS.measure('cma', math.nan).heading}{BY['cma']}{BETTER['up']}, "
         unfolded = [table for table in tables if table.title.startswith(by_cma)]
         # What has no result stands beside what has one.
         unfolded += [table for table in tables if table.title == WITHOUT]

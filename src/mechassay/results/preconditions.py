@@ -114,7 +114,7 @@ def task_of(pairs: Table) -> Case:
     # Liking some answers explains more than half of what is beyond guessing.
     liked = abs(exchanges - guess) > abs(accuracy - guess) / 2
     if ends.high < guess:
-        return Case("task", "exchanged" if liked else "worse", numbers)
+        return Case("task", "below" if liked else "worse", numbers)
     bar = max(guess, exchanges)
     # Few contrasts: random weights that react to one word are right on many pairs.
     half_way = bar if contrasts >= FEW_GROUPS else (bar + 1) / 2
