@@ -848,3 +848,18 @@ def test_outcomes(records: list[StoredRecord], above: str, below: str) -> None:
     found = outcomes(Claim(id="a", statement="x", **about), records)
     assert [each.outcome for each in found] == [above, below]
     assert outcome_table(found).columns["prediction"] == ["circuit above 0.7", "circuit below 0.7"]
+
+
+def test_a_model_that_does_not_do_the_task_earns_no_tier(tmp_path: Path) -> None:
+    """As where answers and foils are exchanged; of a record on another task it says nothing."""
+    good = record({"circuit": (0.9, 0.88, 0.92)})
+    accuracy = {"low": 0.0, "high": 0.09, "n": 40}
+    wrong = [
+        Measure(name="accuracy", of="model", value=0.0, **accuracy),
+        Measure(name="chance", of="model", value=0.5, n=40),
+    ]
+    for name, task, unable in (("own", "t", True), ("other", "u", False)):
+        own = record({"circuit": (0.9, 0.88, 0.92)}, task=task)
+        own = own.changed(measures=[*own.measures, *wrong])
+        (judged,) = link(claims(), stored(tmp_path / name, good, own)).claims
+        assert bool(judged.unable) == unable

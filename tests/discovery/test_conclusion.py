@@ -10,7 +10,7 @@ import pytest
 
 from helpers.record_fixtures import able, of_test, ranking_of
 from mechassay.discovery.conclusion import by_value, chance, conclude, small, stable
-from mechassay.results.records import Measure, Record, Table
+from mechassay.results.records import Measure, Record, Table, Values
 from mechassay.results.verdict import Standing, Verdict
 
 Make = Callable[..., Record]
@@ -62,6 +62,31 @@ def test_twenty_groups_are_needed(make_record: Make, n: int) -> None:
     assert (conclusion.broken is None) == (n == 20)
     if n < 20:
         assert f"only {n} independent test pair" in conclusion.headline
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 19, 20])
+@pytest.mark.parametrize("how", ["good", "alike", "nothing changes", "wrong"])
+def test_no_number_of_groups_breaks_a_conclusion(make_record: Make, n: int, how: str) -> None:
+    """Whatever the values are, and also where pairs are fewer than their groups."""
+    names = [f"pair-{place}" for place in range(n)]
+    good = smallest(make_record("eap"), 0.1)
+    columns = {"clean": [1.0 + 0.1 * place for place in range(n)], "empty": [0.0] * n}
+    if how == "alike":
+        columns["clean"] = [1.0] * n
+    elif how == "nothing changes":
+        columns["empty"] = columns["clean"]
+    tables = [table for table in good.tables if table.name != "does the task"]
+    right = 0.0 if how == "wrong" else 1.0
+    values = Values(unit="pair", ids=names, groups=names, columns=columns)
+    record = good.changed(
+        values=values, tables=[*tables, able(names, right)], data={"test": of_test(n)}
+    )
+    lines = conclude([record]).lines
+    assert lines and "nan" not in " ".join(lines)
+    if 0 < n < 20:
+        assert lines[0].startswith("No verdict: only ")
+    one = record.changed(values=values.model_copy(update={"groups": ["one"] * n}))
+    assert conclude([one]).lines
 
 
 def test_no_values_of_pairs_are_not_known(make_record: Make) -> None:

@@ -544,14 +544,11 @@ class _Dossier:
 
     def unable(self) -> str:
         """Why the model is not shown to do the claim's task; "" if it is, or no record says it."""
-        for stored in self.records:
-            record, claim = stored.record, self.claim
-            is_own = (record.model.name, record.task.name) == (claim.model, claim.task)
-            if record.kind != "circuits" or not is_own:
-                continue
-            case = task(record)
+        part = RecordTest(test="interval", measure="circuit")
+        for stored in answering(part, self.claim, self.records):
+            case = task(stored.record)
             if case.standing is Standing.NOT_MET:
-                return case.text({"model": record.model.name})
+                return case.text({"model": stored.record.model.name})
         return ""
 
     def is_whole(self) -> bool:

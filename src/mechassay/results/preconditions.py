@@ -81,6 +81,8 @@ def task(record: Record, of: str = "") -> Case:
     """
     if not record.has_table(ABILITY):
         return _task_of_measures(record)
+    if not len(record.table(ABILITY)):
+        raise NotStored("accuracy of pairs")
     return task_of(record.table(ABILITY))
 
 
