@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from helpers.record_fixtures import able, of_test, ranking_of
+from mechassay.circuits.evaluation.differences import AreaName
 from mechassay.discovery.conclusion import by_value, chance, conclude, small, stable
 from mechassay.results.records import Measure, Record, Table, Values
 from mechassay.results.verdict import Standing, Verdict
@@ -279,6 +280,26 @@ def test_what_is_not_measured_is_not_said(make_record: Make) -> None:
     nothing = (math.nan,) * 3
     assert of(make_record(cpr=(0.5, 0.4, 0.6), random_cpr=nothing, gain=nothing)) == "not tested"
     assert of(make_record(seeds=0)) == of(make_record(seeds=4)) == "not tested"
+
+
+def test_a_limit_that_no_circuit_can_reach_is_no_control(make_record: Make) -> None:
+    """Of many methods and few random rankings the limit of CMA is above 1, and of CMD below 0."""
+    near = {"cma": (0.3, 0.25, 0.35), "cmd": (0.75, 0.7, 0.8)}
+    many: list[tuple[Record, str]] = []
+    for n in range(30):
+        own = make_record(f"m{n}", spread=0.15)
+        measures = [
+            m.model_copy(update=dict(zip(("value", "low", "high"), near[m.name], strict=True)))
+            if m.of == "result" and m.name in near
+            else m
+            for m in own.measures
+        ]
+        many.append((own.changed(measures=measures), f"m{n}"))
+    for area in near:
+        case = chance(many, cast("AreaName", area), raised=False)
+        assert case.name == "too few rankings" and "best of 30 methods" in case.text({})
+        assert "--random-rankings 600" in case.text({})
+    assert of(make_record(spread=0.01), "cma") == "yes"
 
 
 def test_what_harms_less_than_random_rankings_recovers_nothing(make_record: Make) -> None:
