@@ -266,13 +266,14 @@ def chance(asked: Named, area: AreaName, raised: bool) -> Case:
     # The kind of random rankings that comes nearest to the method.
     hardest = max(values, key=lambda value: SIGN[area] * value)
     limits = [x for x in test.limits.values() if not math.isnan(x)]
+    limit = max(limits, key=lambda x: SIGN[area] * x, default=math.nan)
     numbers = {
         "method": name,
         "best": f" (the best of {len(asked)} by {area.upper()})" if len(asked) > 1 else "",
         "area": area.upper(),
         "own": (own.value, own.low, own.high),
         "random": hardest,
-        "limit": max(limits, key=lambda x: SIGN[area] * x) if limits else math.nan,
+        "limit": limit,
         "n_tried": len(asked),
         "enough": DRAWS_PER_TRY * len(asked),
         "overshoot": _overshoot(record) if area == "cpr" else "",
@@ -282,7 +283,7 @@ def chance(asked: Named, area: AreaName, raised: bool) -> Case:
     if test.verdict == "few rankings":
         return Case(part, "few rankings", numbers)
     # A limit that no circuit can be beyond: its draws are too few.
-    if (area == "cma" and numbers["limit"] >= 1) or (area == "cmd" and numbers["limit"] <= 0):
+    if (area == "cma" and limit >= 1) or (area == "cmd" and limit <= 0):
         return Case(part, "too few rankings", numbers)
     words = {"better": "yes", "worse": "no"}
     return Case(part, words.get(test.verdict, "not distinguishable"), numbers)
