@@ -181,17 +181,7 @@ class CircuitInputs:
             BadUsage: the folder holds results on other pairs; `over` templates that are not there.
         """
         experiment = self.experiment
-        pairs = self.worker.drawn(
-            "pairs",
-            (self.model_name, self.task_name),
-            self.model,
-            split,
-            limit=limit,
-            counterfactual=experiment.counterfactual,
-            keep=experiment.keep,
-            seed=experiment.seed,
-            private_seed=experiment.private_seed,
-        )
+        pairs = self._drawn(split, limit, experiment.keep)
         batch, counts = apart(self.model.batch(pairs))
         about = pairs.selection()
         about["counts"] = {**about.get("counts", {}), **counts}
@@ -219,6 +209,20 @@ class CircuitInputs:
             about["first"] = pair_tokens(self.model, batch, 0).model_dump(mode="json")
         self.worker.folder.save_data(role, about, self.group)
         return batch
+
+    def _drawn(self, split: str, limit: int, keep: str) -> Any:
+        experiment = self.experiment
+        return self.worker.drawn(
+            "pairs",
+            (self.model_name, self.task_name),
+            self.model,
+            split,
+            limit=limit,
+            counterfactual=experiment.counterfactual,
+            keep=keep,
+            seed=experiment.seed,
+            private_seed=experiment.private_seed,
+        )
 
     @cached_property
     def train(self) -> Batch:
@@ -264,17 +268,7 @@ class CircuitInputs:
         experiment = self.experiment
         if experiment.keep == "all":
             return ability_of(self.model, self.test)
-        pairs = self.worker.drawn(
-            "pairs",
-            (self.model_name, self.task_name),
-            self.model,
-            experiment.split,
-            limit=experiment.limit,
-            counterfactual=experiment.counterfactual,
-            keep="all",
-            seed=experiment.seed,
-            private_seed=experiment.private_seed,
-        )
+        pairs = self._drawn(experiment.split, experiment.limit, "all")
         return ability_of(self.model, apart(self.model.batch(pairs))[0])
 
     def selections(self) -> dict[str, Selection]:
