@@ -11,6 +11,8 @@ import torch
 from mechassay.models.ability import ability_of
 from mechassay.models.model import make_model
 from mechassay.prompts.batch import NO_TOKEN, Batch
+from mechassay.results.preconditions import ABILITY, task_of
+from mechassay.results.records import Table
 from mechassay.testing import tiny
 
 
@@ -63,3 +65,37 @@ def test_pairs_of_one_group_exchange_nothing_and_ties_count_one_half() -> None:
             parameter.zero_()
     own = ability_of(make_model(subject.model.hf), batch)
     assert own.tied.tolist() == [1.0] * 6 and own.right.tolist() == [0.5] * 6
+
+
+def of_two_answers(right: float, exchanged: float, n: int = 40) -> Table:
+    """Pairs of two answers: so often right after their own prompt, and after other prompts."""
+    ids = [str(row) for row in range(n)]
+    columns = {
+        "pair": ids,
+        "group": ids,
+        "right": [float(row < right * n) for row in range(n)],
+        "exchanged": [exchanged] * n,
+        "tied": [0.0] * n,
+        "chance": [0.5] * n,
+        "contrast": ids,
+    }
+    return Table(name=ABILITY, keys=("pair",), columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("right", "exchanged", "case"),
+    [
+        (1.0, 0.0, "met"),  # Prompts with the other answer have the other answer.
+        (0.8, 0.2, "met"),
+        (0.8, 0.75, "exchanged"),
+        (0.6, 0.0, "not shown"),
+        (0.0, 1.0, "worse"),  # Answers and foils are exchanged.
+        (0.2, 0.8, "worse"),
+        (0.2, 0.25, "below"),
+        (0.5, 0.5, "not shown"),
+    ],
+)
+def test_exchanged_prompts_explain_only_what_is_on_their_side_of_guessing(
+    right: float, exchanged: float, case: str
+) -> None:
+    assert task_of(of_two_answers(right, exchanged)).name == case

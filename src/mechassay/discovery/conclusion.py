@@ -45,10 +45,11 @@ Named = Sequence[tuple[Record, str]]
 
 
 def conclude(records: Sequence[Record]) -> Conclusion:
-    """Return what the records of the methods of one setting answer.
+    """Return the verdict and the sentences that the records of one setting's methods earn.
 
     Args:
-        records: at least one; those of random rankings count only if there are no others.
+        records: at least one record. Records of random rankings are used only if no other is
+            given.
     """
     names = dict(zip(map(id, records), labels(records), strict=True))
     tried = [record for record in records if not is_random(record)] or list(records)
@@ -135,8 +136,8 @@ def small(asked: Named) -> Case:
 
 
 def best_smallest(asked: Named) -> int | None:
-    """Return the place of the method whose smallest circuit is best on the pairs of the choice, by
-    its size and agreement; None if no method has one.
+    """Return the index of the method whose smallest circuit has the fewest edges on the pairs that
+    chose it, and of equal sizes the highest agreement; None if no method has a smallest circuit.
     """
     there = {place: rows for place, rows in _smallest_rows(asked).items() if "result" in rows}
 
@@ -249,7 +250,7 @@ def stable_at(record: Record, fraction: float) -> list[Case]:
 
 
 def chance(asked: Named, area: AreaName, raised: bool) -> Case:
-    """Answer whether the best method by an area exceeds the best of as many random rankings."""
+    """Return whether the best method's area exceeds the best of equally many random rankings."""
     part = "chance by value" if area == "cpr" else "chance by magnitude"
     if raised and area == "cpr":
         return Case(part, "raised")

@@ -96,7 +96,10 @@ def baseline_text(record: Record) -> str:
 
 
 def ability_text(record: Record) -> str:
-    """The model's accuracy with what it is compared with; empty where the record lacks a part."""
+    """Sentence on the model's accuracy, next to guessing and the accuracy with exchanged prompts.
+
+    Empty if the record lacks one of the three.
+    """
     right, guess, other = (
         record.measure(name, "model") for name in ("accuracy", "chance", "exchanged")
     )

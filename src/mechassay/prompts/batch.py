@@ -118,7 +118,7 @@ class Batch(OneLine):
         return tuple(best)
 
     def with_clean(self, prompts: Int[Tensor, "batch pos"]) -> Batch:
-        """The batch with other clean prompts, such as its own counterfactual ones."""
+        """Return a copy of the batch with other clean prompts, e.g. its counterfactual prompts."""
         return replace(self, clean=prompts)
 
     def first_difference(self) -> int:

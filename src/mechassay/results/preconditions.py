@@ -113,8 +113,9 @@ def task_of(pairs: Table) -> Case:
         return Case("task", "tied", numbers)
     if math.isnan(exchanges):
         return Case("task", "worse" if ends.high < guess else "one group", numbers)
-    # Liking some answers explains more than half of what is beyond guessing.
-    liked = abs(exchanges - guess) > abs(accuracy - guess) / 2
+    # Liking some answers explains more than half of the distance to guessing, in its direction.
+    distance = accuracy - guess
+    liked = distance != 0 and (exchanges - guess) / distance > 1 / 2
     if ends.high < guess:
         return Case("task", "below" if liked else "worse", numbers)
     bar = max(guess, exchanges)
@@ -125,7 +126,7 @@ def task_of(pairs: Table) -> Case:
         return Case("task", "met", numbers)
     if liked and ends.low > guess:
         return Case("task", "exchanged", numbers)
-    # What as many independent pairs could show at best.
+    # All of so few groups right would not exceed the bar either.
     if clopper_pearson(len(set(names)), len(set(names))).low <= half_way:
         return Case("task", "too few", numbers)
     if ends.low > bar:
@@ -236,7 +237,7 @@ def _cut_in_ties(record: Record) -> list[bool]:
 
 
 def different(records: Sequence[Record], names: Sequence[str]) -> tuple[Case, list[bool]]:
-    """Check that methods rank edges differently.
+    """Return whether the methods of a comparison rank the edges differently.
 
     Returns:
         The case, and for each method whether its ranking differs from those of all earlier methods.

@@ -601,7 +601,7 @@ class Record(Stored):
         raise UnknownName("table of the record", name, [table.name for table in self.tables])
 
     def concluded(self) -> Record:
-        """Return the record with its verdict and conclusion, if its kind has preconditions."""
+        """Return a copy with its verdict and conclusion, if its kind has preconditions."""
         own = page_of(self.kind).conclusions([self])
         if not own:
             return self

@@ -204,7 +204,7 @@ class NotStored(Exception):
 
 
 def stored(make: Callable[[Record, str], Case]) -> Callable[..., Case]:
-    """Let a precondition be not known, and never met, if the record lacks one of its fields."""
+    """Decorate a precondition to return a case "not known" if the record lacks a field of it."""
 
     @wraps(make)
     def checked(record: Record, of: str = "") -> Case:

@@ -324,13 +324,13 @@ def _read_sentences(path: str, rows: Rows) -> str:
     """Read pairs of sentences that differ in one word as a prompt, an answer and a foil.
 
     "The cat sits here." and "The cat sit here." become the prompt "The cat", the answer " sits"
-    and the foil " sit". A file without counterfactuals is left as it is, and refused later.
+    and the foil " sit". Rows without counterfactuals are not changed; they are refused later.
 
     Returns:
-        Which columns were read, in words.
+        A phrase that names the columns that were read; empty if none were.
 
     Raises:
-        BadFile: sentences that differ in their first word, or not in exactly one.
+        BadFile: two sentences differ in their first word, or not in exactly one word.
     """
     names = tuple(rows[0][1])
     if not set(GOOD_AND_BAD) <= set(names) or {*_present(PROMPTS, names)} != {"counterfactual"}:
@@ -347,7 +347,7 @@ def _read_sentences(path: str, rows: Rows) -> str:
 
 
 def _minimal_pair(good: Any, bad: Any) -> tuple[str, list[str], list[str]]:
-    """Return what two sentences begin with, and the one word of each where they differ."""
+    """Return the common beginning of two sentences and the word of each in which they differ."""
     if not isinstance(good, str) or not isinstance(bad, str):
         raise Mistake(f"{' and '.join(map(repr, GOOD_AND_BAD))} must be texts")
     words = [re.findall(r"\s*\S+", text) for text in (good, bad)]
