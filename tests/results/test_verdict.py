@@ -26,8 +26,9 @@ EVERY = [(part, name) for part, cases in table().items() for name in cases]
 
 
 def slots(text: str) -> dict[str, str]:
-    """The slots of a sentence with their formats."""
-    return {name: spec or "" for _, name, spec, _ in Formatter().parse(text) if name}
+    """The slots of a sentence with their formats; the word that is counted may be a slot."""
+    found = {name: spec or "" for _, name, spec, _ in Formatter().parse(text) if name}
+    return found | ({"unit": ""} if "{unit}" in text else {})
 
 
 def value(spec: str, number: float = 0.5) -> Any:

@@ -19,8 +19,10 @@ from mechassay.discovery.page import rank_text, ranked, resolved_text
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name, is_random
 from mechassay.results.page import BEST, NOTHING, OVERSHOT, Report, Row, TextTable
+from mechassay.results.preconditions import information
 from mechassay.results.records import Failure, Record, estimate_of
 from mechassay.results.sections import measured
+from mechassay.results.verdict import Standing
 from mechassay.stats.intervals import independent_mean
 from mechassay.utils.display import interval
 
@@ -74,6 +76,13 @@ class MethodsByColumn:
         places = [*self.records, *self.without]
         self.columns = list(dict.fromkeys(column for column, _ in places if column.model))
         self.methods = list(dict.fromkeys(method for _, method in places if method))
+        # Scores that rank nothing or were found on the test pairs: such a result has no rank.
+        cases = {place: information(x, place[1]) for place, x in self.records.items()}
+        self.broken = {
+            place: case
+            for place, case in cases.items()
+            if case.standing is Standing.NOT_MET and not is_random(self.records[place])
+        }
         self.best_of: dict[tuple[ModelTask, str], frozenset[str]] = {}
         self.differences_of: dict[tuple[ModelTask, AreaName], Differences | None] = {}
 
@@ -229,7 +238,11 @@ class MethodsByColumn:
         """Differences between the methods of a column; None where they cannot be compared."""
         if (column, area) not in self.differences_of:
             records = ((method, self.records.get((column, method))) for method in self.methods)
-            held = {method: record for method, record in records if record is not None}
+            held = {
+                method: record
+                for method, record in records
+                if record is not None and (column, method) not in self.broken
+            }
             differences = ranked(list(held.values()), area, names=list(held))
             self.differences_of[column, area] = differences
         return self.differences_of[column, area]

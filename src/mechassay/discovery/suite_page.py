@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
@@ -23,10 +22,9 @@ from mechassay.circuits.drawing import signed
 from mechassay.circuits.evaluation.curve import SMALLEST, TEXTS, recomputed
 from mechassay.circuits.evaluation.metrics import recomputed_sizes
 from mechassay.circuits.methods.stability import STABILITY
-from mechassay.discovery.conclusion import conclude, excluded
+from mechassay.discovery.conclusion import conclude
 from mechassay.discovery.methods_by_column import (
     RANKS,
-    TRUTHS,
     MethodsByColumn,
     ModelTask,
     method_name,
@@ -39,8 +37,13 @@ from mechassay.discovery.page import (
     reading,
     verdict_blocks,
 )
-from mechassay.models.sources import truth_names
-from mechassay.results.curves import is_random
+from mechassay.discovery.suite_conclusion import (
+    CLOSE,
+    Candidates,
+    conclude_suite,
+    counted_tasks,
+    seconds_text,
+)
 from mechassay.results.page import (
     NOTHING,
     Block,
@@ -65,26 +68,12 @@ from mechassay.results.text import (
     settings,
 )
 from mechassay.results.verdict import Conclusion
-from mechassay.stats.intervals import FEW_GROUPS
-from mechassay.utils.display import counted, interval, share
+from mechassay.utils.display import interval, share
 
 CHOSEN_BY = "What the method to run is chosen by"
 WITHOUT = "Failed and skipped cells"
-BESIDE_RANDOM = {
-    "better": "Better than random rankings",
-    "worse": "Worse than these",
-    "few rankings": "Too few of these to tell",
-    "none": "Without random rankings to compare with",
-}
-"""What is said of verdicts on methods; the others cannot be told from chance."""
-SHORT = 60.0
-"""Seconds that are no reason for another method: measuring its circuits takes longer."""
-CLOSE = 0.01
-"""A difference of CMA for which no user should pay: of methods this close a cheap one is run."""
 STABLE_AT = 0.01
 """The size whose stability has a table, a share of all edges."""
-NAMED = 4
-"""Methods of which the same is said, up to which a sentence names them; a table marks them all."""
 STRONGEST = 5
 """Edges that are named of each method."""
 MANY_FIGURES = 12
@@ -148,7 +137,7 @@ class SuitePage(Page):
                 cells.table(took, columns, _took),
             ]
         if len((candidates := Candidates.of(cells)).records) > 1:
-            tables.append(candidates.table())
+            tables.append(_candidates_table(candidates))
         named = [(column.name, cells.head(column)) for column in cells.columns]
         able = [(name, *_ability(head)) for name, head in named if head is not None]
         columns = ("cell", "accuracy", "chance", "test pairs")
@@ -180,7 +169,7 @@ class SuitePage(Page):
             inside += _strongest_edges(ModelTask.of(group[0]), report.drawings)
             blocks.append(Fold(setting_name(group[0]), tuple(inside)))
         first: list[Block] = [
-            Text(text, "verdict", f"{name}.") for name, text in _answers(cells) if text
+            Text(text, "verdict") for text in conclude_suite(cells, Candidates.of(cells)).lines
         ]
         if len(groups) == 1:  # As the page of one task and model begins.
             first = [*verdict_blocks(groups[0], alone=True), *first]
@@ -199,272 +188,25 @@ class SuitePage(Page):
         )
 
 
-def _answers(cells: MethodsByColumn) -> Iterator[tuple[str, str]]:
-    """Which method to run; of each table's columns with enough pairs, which methods are first by
-    CMA as far as paired differences tell, and which are better than random rankings.
-    """
-    yield "Which to run", _to_run(cells, Candidates.of(cells))
-    for name, columns in cells.groups():
-        kind = "ground truth" if name == TRUTHS else "task"
-        heads = {column: head for column in columns if (head := cells.head(column)) is not None}
-        reasons = {column: excluded(head) for column, head in heads.items()}
-        judged = [column for column, reason in reasons.items() if not reason]
-        n_left = len(heads) - len(judged)
-        why = [f"{column.name}: {reason}" for column, reason in reasons.items() if reason]
-        more = f" And {n_left - NAMED} more." if n_left > NAMED else ""
-        left = f"No verdict on {counted(n_left, kind)}. {' '.join(why[:NAMED])}{more}"
-        if not judged:
-            yield name, left if heads else "There are no results."
-            continue
-        ranks: dict[str, list[tuple[int, int]]] = {}
-        verdicts: dict[str, list[str]] = {}
-        for column in judged:
-            differences = cells.differences(column, "cma")
-            if differences is not None:
-                for method, rank in zip(differences.names, differences.ranks(), strict=True):
-                    if rank is not None:
-                        ranks.setdefault(method, []).append(rank)
-            for method in cells.methods:
-                record = cells.records.get((column, method))
-                if record is not None and not is_random(record):
-                    verdicts.setdefault(method, []).append(cells.chance(column, method, "cma"))
-        on = counted(len(judged), kind)
-        sizes = [heads[column].n for column in judged]
-        pairs = " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes))))
-        parts = [f"{counted(len(verdicts), 'method')} on {on}, {pairs} test pairs each."]
-        if len(ranks) > 1:
-            parts.append(f"Nearest to the model (CMA): {_leaders(ranks)}.")
-        parts.append(_beside_random(verdicts))
-        yield name, " ".join([*parts, *([left] if n_left else [])])
-
-
-class Candidates(NamedTuple):
-    """The methods measured on every task and model that has enough pairs, and what chooses."""
-
-    columns: dict[str, list[ModelTask]]  # by kind: tasks on models, ground truths
-    records: dict[str, list[Record]]  # of each method, a column of `columns` each, in their order
-    cma: dict[str, tuple[float, ...]]  # on validation pairs, the mean of each kind's columns
-    seconds: dict[str, float]  # to find a circuit, the median over columns of the first kind
-    n_others: int  # methods with results that were not measured on all of them
-
-    def mean(self, method: str) -> float:
-        """The CMA by which methods are compared: each kind counts as much as the other."""
-        return float(np.mean(self.cma[method]))
-
-    @classmethod
-    def of(cls, cells: MethodsByColumn) -> Candidates:
-        """Those of all columns that may have a verdict (`discovery.conclusion.excluded`)."""
-        truths = set(truth_names())
-        heads = {column: cells.head(column) for column in cells.columns}
-        there = [c for c, head in heads.items() if head and not excluded(head)]
-        kinds = {"task": [c for c in there if c.model not in truths]}
-        kinds["ground truth"] = [c for c in there if c.model in truths]
-        kinds = {kind: own for kind, own in kinds.items() if own}
-        columns = [column for own in kinds.values() for column in own]
-        held, cma, seconds, n_others = dict[str, list[Record]](), {}, {}, 0
-        for method in cells.methods:
-            records = [cells.records.get((column, method)) for column in columns]
-            own = [r for r in records if r is not None and not is_random(r)]
-            chosen_cma, costs = list(map(_chosen_cma, own)), list(map(_cost, own))
-            if not own or len(own) < len(columns) or np.isnan([*chosen_cma, *costs]).any():
-                n_others += bool(own)
-                continue
-            held[method] = own
-            # The columns of the first kind come first; it alone says what a method costs.
-            n_first = len(next(iter(kinds.values())))
-            parts = [(columns[:n_first], chosen_cma[:n_first])]
-            parts += [(columns[n_first:], chosen_cma[n_first:])] if len(kinds) > 1 else []
-            cma[method] = tuple(_mean_of_models(*part) for part in parts)
-            seconds[method] = float(np.median(costs[:n_first]))
-        return cls(kinds, held, cma, seconds, n_others)
-
-    def table(self) -> TextTable:
-        """What the method to run is chosen by, the highest CMA first."""
-        kinds = [f"CMA, {_counted_tasks(own, kind)}" for kind, own in self.columns.items()]
-        mean = ["mean"] if len(kinds) > 1 else []
-        rows = [
-            (
-                method,
-                *(f"{value:.3f}" for value in self.cma[method]),
-                *(f"{self.mean(method):.3f}" for _ in mean),
-                _seconds_text(self.seconds[method]),
-            )
-            for method in sorted(self.records, key=self.mean, reverse=True)
-        ]
-        caption = (
-            "On validation pairs, of methods that were measured on all of them. Seconds are the"
-            f" median over {next(iter(self.columns))}s, of one core on a CPU."
+def _candidates_table(candidates: Candidates) -> TextTable:
+    """Return what the method to run is chosen by, the highest CMA first."""
+    kinds = [f"CMA, {counted_tasks(own, kind)}" for kind, own in candidates.columns.items()]
+    mean = ["mean"] if len(kinds) > 1 else []
+    rows = [
+        (
+            method,
+            *(f"{value:.3f}" for value in candidates.cma[method]),
+            *(f"{candidates.mean(method):.3f}" for _ in mean),
+            seconds_text(candidates.seconds[method]),
         )
-        columns = ("method", *kinds, *mean, "seconds to find")
-        return TextTable.of(CHOSEN_BY, columns, rows, caption=caption)
-
-
-def _mean_of_models(columns: Sequence[ModelTask], values: Sequence[float]) -> float:
-    """Return the mean over models of the means over the tasks of each model; ground truths have a
-    task each and count as tasks.
-    """
-    truths, by_model = set(truth_names()), dict[str, list[float]]()
-    for column, value in zip(columns, values, strict=True):
-        by_model.setdefault("" if column.model in truths else column.model, []).append(value)
-    return float(np.mean([np.mean(own) for own in by_model.values()]))
-
-
-def _counted_tasks(columns: Sequence[ModelTask], kind: str) -> str:
-    """Return the number of tasks, and of the models, if several models have them."""
-    models, tasks = ({getattr(column, axis) for column in columns} for axis in ("model", "task"))
-    if kind != "task" or len(models) == 1:
-        return counted(len(columns), kind)
-    return f"{counted(len(tasks), kind)} on {counted(len(models), 'model')}"
-
-
-def _to_run(cells: MethodsByColumn, candidates: Candidates) -> str:
-    """The method to run, chosen on validation pairs; what it costs, and where it is worse on test
-    pairs. Where there are tasks on models and ground truths, each kind counts half: what a method
-    misses on a ground truth is known to be missed.
-    """
-    held, cost, kinds = candidates.records, candidates.seconds, candidates.columns
-    if len(held) < 2:
-        return ""
-    columns = [column for own in kinds.values() for column in own]
-    cma = {method: candidates.mean(method) for method in held}
-    best = max(cma, key=lambda method: cma[method])
-    close = [method for method in held if cma[method] >= cma[best] - CLOSE]
-    least = min(cost[method] for method in close)
-    chosen = max((m for m in close if cost[m] <= least + SHORT), key=lambda method: cma[method])
-    on = " and of ".join(_counted_tasks(own, kind) for kind, own in kinds.items())
-    beside = [cells.chance(column, chosen, "cma") for column in columns]
-    n_better, n_few = beside.count("better"), beside.count("few rankings")
-    if not n_better + n_few:
-        return (
-            f"None. {chosen} has a CMA of {cma[chosen]:.2f} on validation pairs, and cannot be"
-            f" called better than random rankings on any of {on}."
-        )
-    first = "the highest CMA" if chosen == best else f"a CMA within {CLOSE} of the highest"
-    sizes = [int(_chosen(record, "n")) for record in held[chosen]]
-    pairs = " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes))))
-    of_what = " of one core" if all(_on_cpu(r) for own in held.values() for r in own) else ""
-    cheapest = min(cma, key=lambda method: (cost[method], -cma[method]))
-    sentences = [
-        f"{chosen}: of {counted(len(held), 'method')} measured everywhere",
-        f" ({counted(candidates.n_others, 'other')} left out)" if candidates.n_others else "",
-        f" it has {first} on validation pairs, {cma[chosen]:.3f} (mean of {on}, {pairs} pairs",
-        " each)",
-        f" against {cma[best]:.3f} of {best}" if chosen != best else "",
-        f", and takes {_seconds_text(cost[chosen])}{of_what} to find a circuit (median)",
-        f"; {cheapest} takes the fewest, {_seconds_text(cost[cheapest])}, with {cma[cheapest]:.3f}"
-        if cheapest != chosen
-        else "",
-        f". It is better than random rankings in {n_better} of {len(columns)}",
-        f"; in {n_few} it is above all of them, and they are too few to tell" if n_few else "",
-        ". ",
-        _where_worse(cells, columns, chosen),
+        for method in sorted(candidates.records, key=candidates.mean, reverse=True)
     ]
-    return "".join(sentences)
-
-
-def _where_worse(cells: MethodsByColumn, columns: Sequence[ModelTask], chosen: str) -> str:
-    """Where a method is resolved to be worse than another on the test pairs, and by how much than
-    the best there.
-    """
-    parts, n_compared, n_little = list[str](), 0, 0
-    for column in columns:
-        differences = cells.differences(column, "cma")
-        if differences is None or chosen not in differences.names:
-            continue
-        n_compared += 1
-        own = differences.names.index(chosen)
-        ahead = np.flatnonzero(differences.better[:, own])
-        if not len(ahead):
-            continue
-        place = ahead[np.argmax(differences.values[ahead, own])]
-        by = float(differences.values[place, own])
-        if by < CLOSE:
-            n_little += 1
-            continue
-        ends = (float(m[place, own]) for m in (differences.low, differences.high))
-        name = f"than {differences.names[place]} on {column.name}"
-        parts.append(f"{name} by {interval(by, *ends)}")
-    if not parts and not n_little:
-        where = "anywhere" if n_compared == len(columns) else f"in the {n_compared} compared"
-        return f"On test pairs no method is resolved to be better {where}."
-    worse = [f"it is worse {', '.join(parts)}"] if parts else []
-    if n_little:
-        on = f"{n_little} more" if parts else f"{n_little} of {n_compared}"
-        worse.append(f"on {on} another is resolved to be better, by less than {CLOSE}")
-    if n_rest := n_compared - len(parts) - n_little:
-        others = "the other" if n_rest == 1 else f"the other {n_rest}"
-        worse.append(f"none is resolved to be better on {others}")
-    return f"On test pairs {'; '.join(worse)}."
-
-
-def _chosen(record: Record, name: str) -> float:
-    """A number of the pairs on which a size was chosen; NaN where nothing was."""
-    if not record.has_table(SMALLEST):
-        return math.nan
-    row = record.table(SMALLEST).where(of="chosen")
-    return float(row.numbers(name)[0]) if name in row.columns else math.nan
-
-
-def _chosen_cma(record: Record) -> float:
-    """A ranking's CMA on these pairs; NaN if it is undefined, or they are few, or those that the
-    circuit was found on, as where a task has no others.
-    """
-    if not _chosen(record, "n") >= FEW_GROUPS:
-        return math.nan
-    (row,) = record.table(SMALLEST).where(of="chosen").rows()
-    is_train = row["split"] == record.task.args.get("train_split")
-    return math.nan if is_train else _chosen(record, "cma")
-
-
-def _on_cpu(record: Record) -> bool:
-    return record.provenance.device == "cpu"
-
-
-def _cost(record: Record) -> float:
-    """Seconds of finding a circuit: of one core on a CPU, whatever else runs; else by the clock."""
-    return _spent(record, "localize_cpu_seconds" if _on_cpu(record) else "localize_seconds")
-
-
-def _beside_random(verdicts: Mapping[str, Sequence[str]]) -> str:
-    """In how many columns each method is better than random rankings, by its verdicts there."""
-    sentences: list[str] = []
-    for verdict, words in BESIDE_RANDOM.items():
-        n = {method: list(own).count(verdict) for method, own in verdicts.items()}
-        if not any(n.values()):
-            sentences += ["None is better than random rankings."] * (verdict == "better")
-            continue
-        named = {
-            f"in {some or 'none'}": [method for method in n if n[method] == some]
-            for some in sorted(set(n.values()), reverse=True)
-            if some or verdict == "better"
-        }
-        sentences.append(f"{words}: {_methods(named)}.")
-    return " ".join(sentences)
-
-
-def _leaders(ranks: Mapping[str, Sequence[tuple[int, int]]]) -> str:
-    """Who is first in how many columns, and in how many more it may be."""
-    surely = {method: sum(last == 1 for _, last in own) for method, own in ranks.items()}
-    perhaps = {method: sum(first == 1 for first, _ in own) for method, own in ranks.items()}
-    leaders = sorted(filter(perhaps.get, ranks), key=lambda m: (-surely[m], -perhaps[m]))
-    named: dict[str, list[str]] = {}
-    for method in leaders:
-        sure, more = surely[method], perhaps[method] - surely[method]
-        if sure:
-            words = f"first in {sure}" + f", perhaps in {more} more" * bool(more)
-        else:
-            words = f"perhaps first in {more}"
-        named.setdefault(words, []).append(method)
-    return _methods(named)
-
-
-def _methods(named: Mapping[str, Sequence[str]]) -> str:
-    """What is said of which methods; many of which the same is said are only counted."""
-    clauses: list[str] = []
-    for words, methods in named.items():
-        few = len(methods) <= NAMED
-        clauses.append(f"{', '.join(methods) if few else counted(len(methods), 'method')} {words}")
-    return "; ".join(clauses)
+    caption = (
+        "On validation pairs, of methods that were measured on all of them. Seconds are the"
+        f" median over {next(iter(candidates.columns))}s, of one core on a CPU."
+    )
+    columns = ("method", *kinds, *mean, "seconds to find")
+    return TextTable.of(CHOSEN_BY, columns, rows, caption=caption)
 
 
 def _cma_figure(cells: MethodsByColumn) -> list[Block]:
@@ -579,13 +321,9 @@ def _spent(record: Record, name: str) -> float:
     return float(record.spent.get(name, math.nan))
 
 
-def _seconds_text(seconds: float) -> str:
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
-
-
 def _took(record: Record) -> str:
     localize, evaluate = (_spent(record, name) for name in ("localize_seconds", "evaluate_seconds"))
-    took = f"{_seconds_text(localize)[:-2]} + {_seconds_text(evaluate)}"
+    took = f"{seconds_text(localize)[:-2]} + {seconds_text(evaluate)}"
     return f"{took}, {_spent(record, 'peak_memory_gb'):.1f} GB"
 
 

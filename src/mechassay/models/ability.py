@@ -1,7 +1,8 @@
 """Whether a model does the task of pairs: does it prefer answers to foils, and by the prompt?
 
 The model reads the clean and the counterfactual prompt of each pair once. A pair is right if the
-best answer has a larger logit than the best foil; a tie is half right. Then the answers and foils
+best answer has a larger logit than the best foil. If tokens tie for the largest logit, the pair is
+right by the fraction of these tokens that are answers: one half of an answer and a foil. Then the answers and foils
 of a pair are compared after the prompts of all pairs of other groups, but for clean prompts with
 the same answers, after which a model that reads the prompt is right. The mean of these exchanges is
 the accuracy of a model that ignores the prompt, whatever tokens the model prefers. A model does the
@@ -36,10 +37,10 @@ TEXTS = measure_texts("circuits")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ability(OneLine):
-    """Preference of a model for the answers of pairs over the foils; a tie counts one half.
+    """Preference of a model for the answers of pairs over the foils.
 
     Attributes:
-        right: after the clean prompt: 1, 0 or one half.
+        right: after the clean prompt: 1 or 0, or between them if an answer ties with a foil.
         counterfactual: the same, of the same tokens, after the counterfactual prompt.
         exchanged: the mean of the same after the prompts of pairs of other groups, but for clean
             prompts with the same answers; NaN if all pairs are one group.
@@ -87,8 +88,11 @@ def ability_of(model: Model, batch: Batch) -> Ability:
     places = place.view(tokens.shape).cpu().numpy()
     n_answers = batch.answers.shape[1]
     clean, other = (_logits(model, batch, x, choices) for x in (batch.clean, batch.counterfactual))
-    own = _right(np.take_along_axis(clean, places, 1), real, n_answers)
-    counterfactual = _right(np.take_along_axis(other, places, 1), real, n_answers)
+    is_answer = real & (np.arange(real.shape[1]) < n_answers)
+    own, counterfactual = (
+        fraction_right(np.where(real, np.take_along_axis(x, places, 1), -np.inf), is_answer)
+        for x in (clean, other)
+    )
     every, groups = np.concatenate([clean, other]), np.array(batch.groups)
     of, n = np.tile(groups, 2), len(batch)
     # After a clean prompt with the same answers a model that reads is right, too.
@@ -99,21 +103,23 @@ def ability_of(model: Model, batch: Batch) -> Ability:
         asked[:n] &= keys != keys[row]
         others = every[asked]
         if len(others):
-            exchanged[row] = _right(others[:, places[row]], real[row], n_answers).mean()
-    tied = (own == 0.5).astype(float)
-    n_right = real[:, :n_answers].sum(axis=1)
-    chance = n_right / real.sum(axis=1)
+            values = np.where(real[row], others[:, places[row]], -np.inf)
+            exchanged[row] = fraction_right(values, is_answer[row]).mean()
+    tied = ((own > 0) & (own < 1)).astype(float)
+    chance = is_answer.sum(axis=1) / real.sum(axis=1)
     return Ability(
         own, counterfactual, exchanged, tied, chance, batch.contrasts(), batch.groups, batch.ids
     )
 
 
-def _right(
-    logits: Float[np.ndarray, "rows tokens"], real: Bool[np.ndarray, "..."], n_answers: int
+def fraction_right(
+    values: Float[np.ndarray, "rows choices"], is_answer: Bool[np.ndarray, "..."]
 ) -> Float[np.ndarray, "rows"]:
-    """Return 1 if the best answer has a larger logit than the best foil, one half if they tie."""
-    held = np.where(real, logits, -np.inf)
-    return (np.sign(held[:, :n_answers].max(1) - held[:, n_answers:].max(1)) + 1) / 2
+    """Return 1 if the choice of the largest value is an answer, 0 if it is none; of choices that
+    tie, the fraction that are answers.
+    """
+    best = values == values.max(axis=1, keepdims=True)
+    return (best & is_answer).sum(axis=1) / best.sum(axis=1)
 
 
 def _logits(

@@ -93,29 +93,11 @@ class Batch(OneLine):
         }
 
     def contrasts(self) -> tuple[str, ...]:
-        """Return the contrast of each pair: equal texts if the same word decides the answers.
-
-        One word decides the answers if, at one place of the clean prompts (counted from the end, or
-        the first or last place where the prompts differ), the token differs from the counterfactual
-        prompt's in nearly all pairs, and pairs with the same token have the same answers. Of
-        several such places, the place with the fewest different tokens counts. If no word decides,
-        each prompt is a contrast of its own.
-        """
-        differ = ((self.clean != self.counterfactual) & self.mask).cpu().numpy()
-        clean, real = self.clean.cpu().numpy(), self.mask.cpu().numpy()
-        rows, n = np.arange(len(self)), self.n_tokens
-        first, last = differ.argmax(axis=1), n - 1 - differ[:, ::-1].argmax(axis=1)
-        places = [np.full(len(self), place) for place in range(n) if real[:, place].all()]
-        answers = list(map(json.dumps, (sorted(own) for own in self.answers.tolist())))
-        best: Sequence[str] = [_token_hash(row)[:16] for row in token_rows(self.clean, self.mask)]
-        for place in (*places, first, last):
-            if differ[rows, place].mean() < DIFFER:
-                continue
-            tokens = clean[rows, place].tolist()
-            decided = len(set(zip(tokens, answers, strict=True))) == len(set(tokens))
-            if decided and len(set(tokens)) < len(set(best)):
-                best = list(map(str, tokens))
-        return tuple(best)
+        """Return the contrast of each pair, see `contrasts`."""
+        clean, other = (
+            token_rows(tokens, self.mask) for tokens in (self.clean, self.counterfactual)
+        )
+        return contrasts(clean, other, [str(sorted(own)) for own in self.answers.tolist()])
 
     def with_clean(self, prompts: Int[Tensor, "batch pos"]) -> Batch:
         """Return a copy of the batch with other clean prompts, e.g. its counterfactual prompts."""
@@ -345,6 +327,49 @@ def _check_padding(names: Sequence[str], clean: Any, counterfactual: Any, mask: 
             " be equally long; if they are, pass counterfactual_mask, which says where the"
             " counterfactual's tokens are."
         )
+
+
+def contrasts(
+    clean: Sequence[Sequence[int]],
+    counterfactual: Sequence[Sequence[int]],
+    answers: Sequence[str],
+) -> tuple[str, ...]:
+    """Return the contrast of each pair: equal texts if the same word decides the answers.
+
+    One word decides the answers if, at one place of the clean prompts (counted from the end, or
+    the first or last place where the prompts differ), the token differs from the counterfactual
+    prompt's in nearly all pairs, and pairs with the same token have the same answers. Of several
+    such places, the place with the fewest different tokens counts. If no word decides, each prompt
+    is a contrast of its own.
+
+    Args:
+        clean, counterfactual: the tokens of each pair's prompts.
+        answers: equal texts where the answers are equal.
+    """
+    best: Sequence[str] = [_token_hash(row)[:16] for row in clean]
+    width = max(map(len, (*clean, *counterfactual)), default=0)
+    own, other = (
+        np.array([[NO_TOKEN] * (width - len(row)) + list(row) for row in rows])
+        for rows in (clean, counterfactual)
+    )
+    if not own.size:
+        return tuple(best)
+    differ, rows = own != other, np.arange(len(own))
+    from_start = [
+        next((n for n, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), 0)
+        for x, y in zip(clean, counterfactual, strict=True)
+    ]
+    first = np.array([width - len(x) + n for x, n in zip(clean, from_start, strict=True)])
+    last = width - 1 - differ[:, ::-1].argmax(axis=1)
+    places = [np.full(len(own), n) for n in range(width) if (own[:, n] != NO_TOKEN).all()]
+    for place in (*places, first, last):
+        if differ[rows, place].mean() < DIFFER:
+            continue
+        tokens = own[rows, place].tolist()
+        decided = len(set(zip(tokens, answers, strict=True))) == len(set(tokens))
+        if decided and len(set(tokens)) < len(set(best)):
+            best = list(map(str, tokens))
+    return tuple(best)
 
 
 PairsLike = Pair | Sequence[Pair] | Batch

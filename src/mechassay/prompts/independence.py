@@ -9,11 +9,12 @@ such a pool, and its pairs are linked by the clean prompt and the task's group a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from mechassay.prompts.batch import Batch
 
+Tokens = tuple[int, ...]
 POOLED, PROMPTS = "pooled", "different prompts"
 """The counts of `apart`."""
 POOL = 0.1
@@ -48,7 +49,13 @@ def apart(batch: Batch) -> tuple[Batch, dict[str, int]]:
     return grouped, {POOLED: n_pooled, PROMPTS: len(set(batch.token_hashes()["clean"]))}
 
 
-def _linked(keys: Sequence[Sequence[tuple[str, str]]]) -> list[int]:
+def grouped(names: Sequence[str], prompts: Sequence[Tokens]) -> tuple[str, ...]:
+    """Return the group of each prompt: prompts of one name or of the same tokens are one group."""
+    keys = [(("name", name), ("prompt", own)) for name, own in zip(names, prompts, strict=True)]
+    return tuple(names[row] for row in _linked(keys))
+
+
+def _linked(keys: Sequence[Sequence[tuple[str, Hashable]]]) -> list[int]:
     """Return for each row the first row that it shares a key with, directly or through others."""
     parent = list(range(len(keys)))
 
@@ -58,7 +65,7 @@ def _linked(keys: Sequence[Sequence[tuple[str, str]]]) -> list[int]:
             row = parent[row]
         return row
 
-    holder: dict[tuple[str, str], int] = {}
+    holder: dict[tuple[str, Hashable], int] = {}
     for row, own in enumerate(keys):
         for key in own:
             a, b = root(holder.setdefault(key, row)), root(row)

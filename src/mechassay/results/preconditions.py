@@ -54,7 +54,8 @@ def groups(record: Record, of: str = "") -> Case:
     held = _values(record)
     n, chosen = len(set(held.groups or held.ids)), record.data.get("test")
     counts = chosen.counts if chosen else {}
-    numbers = {"pairs": len(held.ids), "groups": n, "needed": FEW_GROUPS}
+    numbers: Numbers = {"pairs": len(held.ids), "groups": n, "needed": FEW_GROUPS}
+    numbers = {**numbers, "unit": held.unit}
     prompts = counts.get(PROMPTS, n)
     if prompts < FEW_GROUPS <= len(held.ids):
         return Case("groups", "copies", {**numbers, "prompts": prompts})
@@ -62,7 +63,7 @@ def groups(record: Record, of: str = "") -> Case:
         return Case("groups", "few" if n == len(held.ids) else "few groups", numbers)
     shared = {role: counts.get(SHARED.format(role), 0) for role in ("training", "validation")}
     role = max(shared, key=lambda own: shared[own])
-    numbers |= {"shared": shared[role], "role": role}
+    numbers = {**numbers, "shared": shared[role], "role": role}
     if shared[role] > MANY_SHARED * len(held.ids):
         return Case("groups", "shared", numbers)
     if chosen is None or PROMPTS not in counts:
@@ -83,14 +84,27 @@ def task(record: Record, of: str = "") -> Case:
         return _task_of_measures(record)
     if not len(record.table(ABILITY)):
         raise NotStored("accuracy of pairs")
-    return task_of(record.table(ABILITY))
+    return task_of(record.table(ABILITY), record.values.unit if record.values else "pair")
 
 
-def task_of(pairs: Table) -> Case:
+@stored
+def does(record: Record, of: str = "") -> Case:
+    """Answer whether the model does the task, as `task` checks it."""
+    if not record.has_table(ABILITY) or not len(record.table(ABILITY)):
+        raise NotStored("accuracy with exchanged prompts")
+    case = task(record)
+    # An answer that is written is not guessed among choices.
+    free = not any(record.table(ABILITY).numbers("chance"))
+    written = free and case.name in ("met", "few contrasts")
+    return Case("does", "writes" if written else case.name, case.numbers)
+
+
+def task_of(pairs: Table, unit: str = "pair") -> Case:
     """Check that a model does the task.
 
     Args:
         pairs: a table `ABILITY`, with a row for each pair.
+        unit: the word for a row.
     """
     right, exchanged, tied, chance = (
         pairs.numbers(name) for name in ("right", "exchanged", "tied", "chance")
@@ -99,8 +113,11 @@ def task_of(pairs: Table) -> Case:
     n, contrasts = len(right), len({row["contrast"] for row in pairs.rows()})
     accuracy = float(right.mean())
     ends = proportion_interval(right, names)
-    exchanges, guess = float(exchanged.mean()), float(chance.mean())
+    # An example whose group or answers all others have is exchanged with none.
+    there = exchanged[~np.isnan(exchanged)]
+    exchanges, guess = float(there.mean()) if len(there) else math.nan, float(chance.mean())
     numbers: Numbers = {
+        "unit": unit,
         "pairs": n,
         "right": (accuracy, ends.low, ends.high),
         "exchanged": exchanges,
@@ -145,7 +162,7 @@ def _task_of_measures(record: Record) -> Case:
     if accuracy is None or chance is None:
         raise NotStored("accuracy of the model")
     right = (accuracy.value, accuracy.low, accuracy.high)
-    numbers = {"pairs": accuracy.n, "right": right, "chance": chance.value}
+    numbers = {"pairs": accuracy.n, "right": right, "chance": chance.value, "unit": "pair"}
     if accuracy.high < chance.value:
         return Case("task", "worse before", numbers)
     if accuracy.low <= chance.value:

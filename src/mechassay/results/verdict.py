@@ -126,8 +126,9 @@ class Conclusion:
     def headline(self) -> str:
         """The first sentence of the page."""
         if self.broken:
-            first = str(self.broken.verdict)
-            return f"{first[0].upper()}{first[1:]}: {self.reason}"
+            return f"{_prefix(self.broken.verdict)}{self.reason}"
+        if self.answers and self.verdict in (Verdict.NO_VERDICT, Verdict.NOTHING):
+            return f"{_prefix(self.verdict)}{self.answers[0].text(self.subject)}"
         limits = [x for x in self._of_all if x.standing is Standing.LIMITED]
         parts = [x.text(self.subject) for x in (*limits, *self.answers[:1])]
         unknown = [x for x in self._of_all if x.standing is Standing.NOT_KNOWN]
@@ -144,6 +145,10 @@ class Conclusion:
         others = () if self.broken else self.answers[1:]
         texts = [self.headline, *(x.text(self.subject) for x in (*excluded, *others))]
         return list(dict.fromkeys(filter(None, texts)))
+
+
+def _prefix(verdict: Verdict) -> str:
+    return f"{verdict[0].upper()}{verdict[1:]}: "
 
 
 @cache

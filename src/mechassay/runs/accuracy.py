@@ -2,7 +2,9 @@
 
 A cell is one model on one task. Its record has greedy and ranked-choice accuracy of the original
 prompts and of each kind of counterfactual, with intervals. An example that has no counterfactual
-of a kind, or whose prompt has no right answer, is undefined there and counted.
+of a kind, or whose prompt has no right answer, is undefined there and counted. The table
+`preconditions.ABILITY` has what the conclusion needs: the score of each original prompt next to
+what the same choices reach after other prompts.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from mechassay.runs.worker import Worker
 
 AccuracyScoring = Literal["exact", "mib-2025"]
+GROUPS = "groups of prompts"
+"""The table of independent groups by kind of counterfactual, if they are not those of the original
+prompts."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +92,11 @@ class AccuracyExperiment(Experiment):
         Raises:
             BadUsage: no such split.
         """
+        from mechassay.prompts.independence import PROMPTS
         from mechassay.prompts.pairs import content_hash
-        from mechassay.prompts.tokenization import Aligned, compared
+        from mechassay.prompts.tokenization import Aligned, compared, encode
         from mechassay.results.records import Selection
+        from mechassay.tasks.accuracy import needs_model
         from mechassay.tasks.task import COMPARED, FEWER, PRIVATE, aligned, fewer_text
 
         model, task = self.loaded(cell, worker)
@@ -103,6 +110,8 @@ class AccuracyExperiment(Experiment):
         first = next(iter(aligned(examples[:1], task.counterfactuals[0], model.tokenizer)), None)
         if split != PRIVATE and isinstance(first, Aligned):
             notes[COMPARED] = compared(first, model.tokenizer)
+        texts = [example.prompt.text for example in examples]
+        tokens = encode(needs_model(model, "tasks score").tokenizer, texts)
         # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.
         chosen = Selection(
             task=task.name,
@@ -110,6 +119,7 @@ class AccuracyExperiment(Experiment):
             kept=len(examples),
             dropped=dict(examples.dropped),
             notes={name: text for name, text in notes.items() if text},
+            counts={PROMPTS: len(set(map(tuple, tokens)))},
             hash=content_hash(
                 [example.pair(kind) for example in examples for kind in example.counterfactuals]
             ),
@@ -118,22 +128,30 @@ class AccuracyExperiment(Experiment):
         return AccuracyInputs(model, task, {}, asked, worker.progress, examples, chosen)
 
     def measure(self, cell: Cell, inputs: AccuracyInputs) -> RecordContents:
-        from mechassay.results.records import Spec, Values
-        from mechassay.tasks.accuracy import ORIGINAL, accuracy_columns, accuracy_measure
+        from mechassay.results.records import Spec, Table, Values
+        from mechassay.tasks.accuracy import ORIGINAL, accuracy_measure, task_accuracy
         from mechassay.tasks.hub_datasets import PublicTask
 
         examples, task = inputs.examples, inputs.task
         public = task if isinstance(task, PublicTask) and self.scoring != "exact" else None
         rules, kinds = public and public.mib_scoring, (ORIGINAL, *task.counterfactuals)
-        columns = accuracy_columns(inputs.model, examples, kinds, rules, inputs.progress)
-        groups = [example.group or example.id for example in examples]
+        scored = task_accuracy(inputs.model, examples, kinds, rules, inputs.progress)
+        columns, ids = scored.columns, [own.id for own in examples]
         kept = {x: own.tolist() for x, own in columns.items() if not x.startswith("chance")}
+        groups = list(scored.groups[ORIGINAL])
+        # Prompts of another kind may repeat where the original prompts do not.
+        others = {kind: list(x) for kind, x in scored.groups.items() if list(x) != groups}
+        tables = [scored.ability.table()] if scored.ability else []
+        if others:
+            tables.append(Table(name=GROUPS, keys=("example",), columns={"example": ids, **others}))
         return {
             "specs": {"method": Spec(name="behaviour"), "metric": Spec(name="accuracy")},
-            "measures": [accuracy_measure(name, own, groups) for name, own in columns.items()],
-            "values": Values(
-                unit="example", ids=[own.id for own in examples], groups=groups, columns=kept
-            ),
+            "measures": [
+                accuracy_measure(name, own, scored.groups[name.partition("@")[2]])
+                for name, own in columns.items()
+            ],
+            "values": Values(unit="example", ids=ids, groups=groups, columns=kept),
+            "tables": tables,
             "warnings": [
                 f"Examples that could not be read and are left out: {count:,} ({reason})."
                 for reason, count in sorted(examples.dropped.items())
@@ -141,7 +159,11 @@ class AccuracyExperiment(Experiment):
         }
 
     def show(self, report: Report, console: Console) -> None:
-        from mechassay.results.console import print_text
+        """Print whether each model does each task, and the table of all tasks."""
+        from mechassay.results.console import print_tables, print_text
 
-        super().show(report, console)
+        for answer in report.answers:
+            print_text(answer, console)
+        console.print()
+        print_tables([*report.tables.values()][:1], console)
         print_text(f"Tables: {report.folder / self.markdown}", console)

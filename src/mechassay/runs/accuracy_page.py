@@ -1,6 +1,7 @@
 """The page of accuracy of models on tasks: tables and figures.
 
-The first table has a task in each row and, for each model, greedy and ranked-choice accuracy of
+The page begins with a sentence for each model and task (`results.preconditions.does`): is the model
+better than guessing, and than a model that ignores the prompt? The first table has a task in each row and, for each model, greedy and ranked-choice accuracy of
 the original prompts (MIB, tables 1 and 11). Then each task has its own table and figure, with
 every kind of counterfactual (MIB, tables 12 and 13). Chance is that of ranked choice. MIB's own
 scoring, where a record has it, is a column "mib-2025". Brackets hold 95 % intervals over groups.
@@ -22,9 +23,12 @@ from matplotlib.figure import Figure
 from mechassay.results import page
 from mechassay.results.page import NOTHING, Page, Report, Section, TextTable
 from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture, draw_points
+from mechassay.results.preconditions import does, groups
 from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.sections import framed, measured, run_section
 from mechassay.results.text import CHANCE_DECIMALS, chance_text
+from mechassay.results.verdict import Conclusion
+from mechassay.runs.accuracy import GROUPS
 from mechassay.stats.intervals import Estimate
 from mechassay.tasks.accuracy import ORIGINAL, accuracy_measure
 from mechassay.tasks.scoring import NAME as MIB
@@ -35,8 +39,13 @@ SCORES = {"greedy": "greedy", "ranked": "ranked choice"}
 READING = {
     "Greedy": "The most likely token at every step spells a right answer exactly.",
     "Ranked choice": (
-        "Of the prompt's choices, the one of the highest log-probability is right. Chance is what"
-        " guessing among them gives. A task with free answers has none."
+        "Of the prompt's choices, the one of the highest log-probability is right. If choices tie,"
+        " the prompt counts by the fraction of them that is right. Chance is what guessing among"
+        " the choices gives. A task with free answers has none."
+    ),
+    "Exchanged prompts": (
+        "How often the model picks a right choice of a prompt after reading another prompt,"
+        " original or counterfactual. A model that ignores the prompt reaches as much."
     ),
     MIB: (
         "If it is there: what the model writes is right by MIB's laxer rules, such as a right name"
@@ -84,16 +93,9 @@ class AccuracyPage(Page):
         groups = list(_tasks(records).items())
         figures = [[_chart(name, group)] if _kinds(group[0]) else [] for name, group in groups]
         alone = len(groups) == 1
-        by_model: dict[str, list[Record]] = {}
-        for record in records:
-            by_model.setdefault(record.model.name, []).append(record)
-        answers = [
-            f"{model}: {'; '.join(f'{_able(record)} on {record.task.name}' for record in own)}."
-            for model, own in by_model.items()
-        ]
         return framed(
             report,
-            [page.Text(text, "verdict") for text in answers],
+            [page.Text(text, "verdict") for text in self.answers(records)],
             [Section(table.title, (table,)) for table in tables[:1]],
             figure=figures[0] if alone else _all_tasks(records) if records else [],
             folded=[
@@ -108,27 +110,32 @@ class AccuracyPage(Page):
         """The figure of one record, see `draw_accuracy`."""
         return draw_accuracy([record], ax)
 
+    def conclusions(self, records: Sequence[Record]) -> list[Conclusion]:
+        """Whether each model does each task, by its original prompts."""
+        return [
+            Conclusion(
+                (groups(record),),
+                (does(record),),
+                {"model": record.model.name, "task": record.task.name},
+            )
+            for record in records
+        ]
+
+    def answers(self, records: Sequence[Record]) -> list[str]:
+        return [line for own in self.conclusions(records) for line in own.lines]
+
     def recomputed(self, record: Record) -> list[Measure]:
         """Every accuracy with its interval."""
         values = record.values
         columns = {} if values is None else values.columns
+        of_kinds = record.table(GROUPS).columns if record.has_table(GROUPS) else {}
         groups = [] if values is None else values.groups
-        return [accuracy_measure(name, np.array(own), groups) for name, own in columns.items()]
-
-
-def _able(record: Record) -> str:
-    """Whether a model does a task, by its original prompts, beside chance."""
-    ranked, greedy, chance = (
-        record.measure(f"{name}@{ORIGINAL}") for name in ("ranked", "greedy", "chance")
-    )
-    if ranked is None or not ranked.n or chance is None or not chance.n:
-        n = 0 if greedy is None else greedy.n
-        return f"writes {measured(greedy, least=CHANCE_DECIMALS)} of {n:,} answers exactly"
-    beside = f"{measured(ranked, least=CHANCE_DECIMALS)} of {ranked.n:,}"
-    if ranked.low > chance.value:
-        return f"better than guessing ({beside}, chance {chance_text(chance.value)})"
-    verdict = "worse than guessing" if ranked.high < chance.value else "not told from guessing"
-    return f"{verdict} ({beside}, chance {chance_text(chance.value)})"
+        return [
+            accuracy_measure(
+                name, np.array(own), [*map(str, of_kinds.get(name.partition("@")[2], groups))]
+            )
+            for name, own in columns.items()
+        ]
 
 
 def _all_tasks(records: Sequence[Record]) -> list[page.Figure]:

@@ -227,9 +227,9 @@ class Experiment:
         return next(self.preconditions(cell, worker.inputs(self, cell)), None)
 
     def run(self, cell: Cell, worker: Worker) -> Record:
-        """Measure a cell and return its record."""
+        """Measure a cell and return its record, with a conclusion if the kind has preconditions."""
         inputs = worker.inputs(self, cell)
-        return worker.record(self, cell, inputs)
+        return worker.record(self, cell, inputs).concluded()
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return the words of its command before the options, none if no command makes it; and the

@@ -13,9 +13,13 @@ Where a tokenizer joins the end of a prompt with what follows ("is: " + "91" bec
 joined tokens are cut from the prompt and scored with the continuation; MIB's code appends them,
 in a place where the model has never seen them.
 
-A prompt without a right answer has NaN for both, one without choices NaN for ranked; a
-continuation that adds no token is refused. Beside these two stands MIB's own scoring of what a
-model writes, "mib-2025" (`mib_scores`), which is laxer than equality.
+If choices tie for the highest log-probability, the prompt is right by the fraction of these choices
+that are right. A prompt without a right answer has NaN for both, one without choices NaN for
+ranked; a continuation that adds no token is refused.
+
+A model that prefers some answers whatever the prompt is right, too. `score_prompts` therefore also
+compares the choices of a prompt after other prompts (`exchanged`). `mib_scores` is MIB's own
+scoring of what a model writes ("mib-2025"), which is laxer than equality.
 """
 
 from __future__ import annotations
@@ -30,9 +34,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.errors import BadPairs, BadUsage
+from mechassay.models.ability import Ability, fraction_right
 from mechassay.models.generation import ROWS_OF_LOGITS, Tokens, final_streams, generate, until_end
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
+from mechassay.prompts.batch import contrasts
+from mechassay.prompts.independence import grouped
 from mechassay.prompts.pairs import Example, Prompt
 from mechassay.prompts.tokenization import continued, encode
 from mechassay.results.measures import measure_texts
@@ -41,24 +48,35 @@ from mechassay.stats.intervals import proportion_interval
 from mechassay.tasks.scoring import NAME as MIB
 from mechassay.tasks.scoring import Scoring
 from mechassay.utils.display import SILENT, Progress
+from mechassay.utils.frozen import frozen
 
+NO_EXCHANGES: Mapping[int, Sequence[int]] = frozen({})
 ORIGINAL = "original"
 """The kind of the prompts that are no counterfactuals."""
+MOST_EXCHANGED = 500
+"""Prompts, evenly spaced in their order, after which the choices of other prompts are compared."""
+FEW_EXCHANGED = 5
+"""The same for a prompt whose choices have several tokens, each of which is a forward pass."""
 
 
 @dataclass(frozen=True, eq=False)
 class Behaviour:
-    """What a model does with prompts, one value a prompt.
+    """Answers of a model to prompts, one value for each prompt.
 
     Attributes:
-        greedy, ranked: 1 right, 0 wrong, NaN undefined.
-        chance: the share of the choices that is right; NaN without choices.
+        greedy, ranked: 1 right, 0 wrong, NaN undefined; ranked is between them if choices tie.
+        tied: 1 if right and wrong choices tie; NaN without choices.
+        chance: the fraction of the choices that is right; NaN without choices.
+        exchanged: the mean of ranked, or without choices of greedy, after other prompts; NaN if no
+            other prompt was given.
         predicted: the most likely next token, as text.
     """
 
     greedy: Float[np.ndarray, "n"]
     ranked: Float[np.ndarray, "n"]
+    tied: Float[np.ndarray, "n"]
     chance: Float[np.ndarray, "n"]
+    exchanged: Float[np.ndarray, "n"]
     predicted: tuple[str, ...]
 
 
@@ -69,6 +87,11 @@ class _TokenQuestion:
     tokens: Tokens
     answers: tuple[Tokens, ...]
     choices: tuple[Tokens, ...]
+
+    @property
+    def compared(self) -> tuple[Tokens, ...]:
+        """The different choices, or the answers if there are no choices."""
+        return tuple(dict.fromkeys(self.choices or self.answers))
 
 
 @dataclass(frozen=True)
@@ -96,9 +119,17 @@ def needs_model(model: Any, who: str) -> Model:
 
 
 def score_prompts(
-    model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT
+    model: Model,
+    prompts: Sequence[Prompt],
+    *,
+    exchanges: Mapping[int, Sequence[int]] = NO_EXCHANGES,
+    progress: Progress = SILENT,
 ) -> Behaviour:
-    """Greedy and ranked-choice scores of prompts.
+    """Return greedy and ranked-choice scores of prompts.
+
+    Args:
+        exchanges: for a prompt, by its place, the places of prompts after which its choices are
+            compared, too. If they have several tokens, `FEW_EXCHANGED` of these prompts are used.
 
     Raises:
         BadUsage: a model without a tokenizer.
@@ -106,27 +137,106 @@ def score_prompts(
     """
     needs_model(model, "score_prompts")
     questions = _questions(model, prompts)
-    predicted = _predictions(model, questions, progress)
-    greedy, ranked, chance = np.full((3, len(prompts)), np.nan)
+    exchanged = _Exchanged.of(model, questions, exchanges)
+    predicted = _predictions(model, questions, exchanged, progress)
+    greedy, ranked, tied, chance = np.full((4, len(prompts)), np.nan)
     for row, question in enumerate(questions):
-        prompt = question.tokens
         if question.answers:
-            greedy[row] = any(
-                all(
-                    predicted[prompt + answer[:end]].best == token
-                    for end, token in enumerate(answer)
-                )
-                for answer in question.answers
-            )
+            greedy[row] = _writes(question, question.tokens, predicted)
         if question.answers and question.choices:
-            best = max(question.choices, key=lambda choice: _log_prob(prompt, choice, predicted))
-            ranked[row] = best in question.answers
-            chance[row] = np.mean([choice in question.answers for choice in question.choices])
+            ranked[row] = _right(question, question.tokens, predicted)
+            tied[row] = 0 < ranked[row] < 1
+            chance[row] = np.mean([choice in question.answers for choice in question.compared])
     assert model.tokenizer is not None
     words = model.tokenizer.batch_decode(
         [[predicted[question.tokens].best] for question in questions]
     )
-    return Behaviour(greedy, ranked, chance, tuple(words))
+    scores = exchanged.scores(questions, predicted)
+    return Behaviour(greedy, ranked, tied, chance, scores, tuple(words))
+
+
+@dataclass(frozen=True)
+class _Exchanged:
+    """The prompts after which the choices of questions are compared, by the places of both.
+
+    Attributes:
+        one: of questions whose choices have one token each: all that were given.
+        several: of other questions: a few, which differ from question to question.
+        pool: the prompts of `one`.
+        words: the tokens of all choices of `one`, which are read after each prompt of the pool.
+    """
+
+    one: Mapping[int, Sequence[int]]
+    several: Mapping[int, Sequence[int]]
+    pool: Sequence[int]
+    words: Sequence[int]
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        questions: Sequence[_TokenQuestion],
+        exchanges: Mapping[int, Sequence[int]],
+    ) -> _Exchanged:
+        one, several = dict[int, Sequence[int]](), dict[int, Sequence[int]]()
+        limit = model.decoder.longest
+        for row, others in exchanges.items():
+            longest = max(map(len, questions[row].compared))
+            if longest == 1:
+                one[row] = others
+                continue
+            fit = [
+                other
+                for other in others
+                if limit is None or len(questions[other].tokens) + longest - 1 <= limit
+            ]
+            n = min(FEW_EXCHANGED, len(fit))
+            several[row] = [fit[(row + k * len(fit) // n) % len(fit)] for k in range(n)]
+        pool = sorted({other for others in one.values() for other in others})
+        words = sorted({token for row in one for (token,) in questions[row].compared})
+        return cls({row: own for row, own in one.items() if own}, several, pool, words)
+
+    def scores(
+        self, questions: Sequence[_TokenQuestion], predicted: Mapping[Tokens, _Next]
+    ) -> Float[np.ndarray, "n"]:
+        """Return the mean score of each question after its prompts; NaN if it has none."""
+        scores = np.full(len(questions), np.nan)
+        for row, others in self.several.items():
+            own = [_right(questions[row], questions[x].tokens, predicted) for x in others]
+            scores[row] = np.mean(own) if own else np.nan
+        after = [predicted[questions[place].tokens] for place in self.pool]
+        values = np.array([[own.log_probs[word] for word in self.words] for own in after])
+        best = np.array([own.best for own in after])
+        place_of = {place: n for n, place in enumerate(self.pool)}
+        column_of = {word: n for n, word in enumerate(self.words)}
+        for row, others in self.one.items():
+            question, rows = questions[row], [place_of[place] for place in others]
+            choices = question.compared
+            if question.choices:
+                columns = [column_of[word] for (word,) in choices]
+                is_answer = np.array([choice in question.answers for choice in choices])
+                scores[row] = fraction_right(values[np.ix_(rows, columns)], is_answer).mean()
+            else:
+                scores[row] = np.isin(best[rows], [word for (word,) in choices]).mean()
+        return scores
+
+
+def _right(question: _TokenQuestion, prompt: Tokens, predicted: Mapping[Tokens, _Next]) -> float:
+    """Return how right the best choice of a question is after a prompt, its own or another."""
+    if not question.choices:
+        return float(_writes(question, prompt, predicted))
+    choices = question.compared
+    values = np.array([[_log_prob(prompt, choice, predicted) for choice in choices]])
+    is_answer = np.array([choice in question.answers for choice in choices])
+    return float(fraction_right(values, is_answer)[0])
+
+
+def _writes(question: _TokenQuestion, prompt: Tokens, predicted: Mapping[Tokens, _Next]) -> bool:
+    """Return whether the likeliest tokens after a prompt spell an answer of a question."""
+    return any(
+        all(predicted[prompt + answer[:end]].best == token for end, token in enumerate(answer))
+        for answer in question.answers
+    )
 
 
 def written(
@@ -218,12 +328,15 @@ def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_TokenQuestion]:
 
 
 def _predictions(
-    model: Model, questions: Sequence[_TokenQuestion], progress: Progress
+    model: Model,
+    questions: Sequence[_TokenQuestion],
+    exchanged: _Exchanged,
+    progress: Progress,
 ) -> dict[Tokens, _Next]:
     """What the model says after every prompt, and after what continuations look like before each
     of their tokens.
     """
-    asked = _asked(questions)
+    asked = _asked(questions, exchanged)
     contexts = list(asked)
     predicted: dict[Tokens, _Next] = {}
     with (
@@ -242,14 +355,24 @@ def _predictions(
     return predicted
 
 
-def _asked(questions: Sequence[_TokenQuestion]) -> dict[Tokens, dict[int, None]]:
+def _asked(
+    questions: Sequence[_TokenQuestion], exchanged: _Exchanged
+) -> dict[Tokens, dict[int, None]]:
     """Every context of all questions, and the tokens that continuations have after it."""
     asked: dict[Tokens, dict[int, None]] = {}
-    for question in questions:
+    for row, question in enumerate(questions):
         asked.setdefault(question.tokens, {})
-        for rest in (*question.answers, *question.choices):
-            for end, token in enumerate(rest):
-                asked.setdefault(question.tokens + rest[:end], {})[token] = None
+        prompts = [(question.tokens, (*question.answers, *question.choices))]
+        prompts += [
+            (questions[x].tokens, question.compared) for x in exchanged.several.get(row, ())
+        ]
+        for prompt, rests in prompts:
+            for rest in rests:
+                for end, token in enumerate(rest):
+                    asked.setdefault(prompt + rest[:end], {})[token] = None
+    words = dict.fromkeys(exchanged.words)
+    for place in exchanged.pool:
+        asked[questions[place].tokens] |= words
     return asked
 
 
@@ -298,41 +421,126 @@ def mib_scores(
     return values
 
 
-def accuracy_columns(
+@dataclass(frozen=True, eq=False)
+class TaskAccuracy:
+    """Accuracy of a model on the examples of a task.
+
+    Attributes:
+        columns: by score and kind of prompt ("ranked@original"), a value for each example; NaN if
+            it has no such prompt, or no right answer there.
+        groups: by kind, the independent unit of each example: examples of one group of their task,
+            or whose prompts of this kind have the same tokens.
+        ability: the same of the original prompts with what ignoring the prompt reaches; None if no
+            original prompt has a right answer.
+    """
+
+    columns: Mapping[str, Float[np.ndarray, "n"]]
+    groups: Mapping[str, tuple[str, ...]]
+    ability: Ability | None
+
+
+def task_accuracy(
     model: Model,
     examples: Sequence[Example],
     kinds: Sequence[str],
-    rules: Scoring | None,
-    progress: Progress,
-) -> dict[str, Float[np.ndarray, "n"]]:
-    """Return the values of each kind of prompt for every example; NaN if it has none.
+    rules: Scoring | None = None,
+    progress: Progress = SILENT,
+) -> TaskAccuracy:
+    """Score the prompts of examples, all kinds together, as prompts of an example have much in
+    common.
 
-    All kinds are scored together, because the prompts of an example have much in common.
+    The choices of an original prompt are also compared after the original prompts of other groups,
+    and after their counterfactual prompts of the first kind, without those known to have the same
+    answers, after which a model that reads the prompt is right.
 
     Args:
-        kinds: "original", and kinds of counterfactuals.
-        rules: for MIB's scoring beside the exact one.
+        kinds: "original", then kinds of counterfactuals.
+        rules: for MIB's scoring next to the exact one.
     """
     there = [
         (kind, row, prompt)
-        for kind in kinds
+        for number, kind in enumerate(kinds)
         for row, example in enumerate(examples)
         if (prompt := example.prompt if kind == ORIGINAL else example.counterfactuals.get(kind))
-        and prompt.answers
+        and (prompt.answers or number < 2)  # Exchanged prompts need no answers.
     ]
     prompts = [prompt for _, _, prompt in there]
-    scored = score_prompts(model, prompts, progress=progress)
+    tokens = _encoded(model, [prompt.text for prompt in prompts])
+    names = [example.group or example.id for example in examples]
+    places = {
+        kind: {there[n][1]: n for n in range(len(there)) if there[n][0] == kind} for kind in kinds
+    }
+    groups: dict[str, tuple[str, ...]] = {}
+    for kind, own in places.items():
+        in_groups = grouped([names[row] for row in own], [tokens[n] for n in own.values()])
+        found = dict(zip(own, in_groups, strict=True))
+        groups[kind] = tuple(found.get(row, name) for row, name in enumerate(names))
+    exchanges = _exchanges(there, groups[kinds[0]], kinds)
+    scored = score_prompts(model, prompts, exchanges=exchanges, progress=progress)
     scores = {"greedy": scored.greedy, "ranked": scored.ranked, "chance": scored.chance}
     if rules is not None:
         scores[MIB] = mib_scores(model, prompts, rules, progress=progress)
     columns: dict[str, Float[np.ndarray, "n"]] = {}
-    for kind in kinds:
-        mine = [place for place, (other, _, _) in enumerate(there) if other == kind]
-        rows = [there[place][1] for place in mine]
+    for kind, own in places.items():
         for name, values in scores.items():
             column = columns[f"{name}@{kind}"] = np.full(len(examples), np.nan)
-            column[rows] = values[mine]
-    return columns
+            column[list(own)] = values[list(own.values())]
+    ability = _ability(examples, scored, places, tokens, groups, kinds)
+    return TaskAccuracy(columns, groups, ability)
+
+
+def _exchanges(
+    there: Sequence[tuple[str, int, Prompt]], groups: Sequence[str], kinds: Sequence[str]
+) -> dict[int, list[int]]:
+    """Return for each original prompt the prompts of other groups, original ones and those of the
+    first kind of counterfactual, that are not known to have the same answers.
+    """
+    every = [place for place, (kind, _, _) in enumerate(there) if kind in kinds[:2]]
+    step = max(1.0, len(every) / MOST_EXCHANGED)
+    pool = [every[int(n * step)] for n in range(min(len(every), MOST_EXCHANGED))]
+    of = np.array([groups[there[place][1]] for place in pool])
+    keys = np.array([str(sorted(there[place][2].answers)) for place in pool])
+    places = np.array(pool)
+    exchanges: dict[int, list[int]] = {}
+    for place, (kind, row, prompt) in enumerate(there):
+        if kind == kinds[0] and prompt.answers:
+            other = (of != groups[row]) & (keys != str(sorted(prompt.answers)))
+            exchanges[place] = places[other].tolist()
+    return exchanges
+
+
+def _ability(
+    examples: Sequence[Example],
+    scored: Behaviour,
+    places: Mapping[str, Mapping[int, int]],
+    tokens: Sequence[Tokens],
+    groups: Mapping[str, tuple[str, ...]],
+    kinds: Sequence[str],
+) -> Ability | None:
+    """Return the accuracy by ranked choice, or of free answers by what the model writes."""
+    original, other = places[kinds[0]], places[kinds[1]] if len(kinds) > 1 else {}
+    ranked = {row: place for row, place in original.items() if np.isfinite(scored.ranked[place])}
+    greedy = {row: place for row, place in original.items() if np.isfinite(scored.greedy[place])}
+    asked, values = (ranked, scored.ranked) if ranked else (greedy, scored.greedy)
+    if not asked:
+        return None
+    rows, own = list(asked), list(asked.values())
+    here = [other.get(row) for row in rows]
+    words = contrasts(
+        [tokens[place] for place in own],
+        [() if n is None else tokens[n] for n in here],
+        [str(sorted(examples[row].prompt.answers)) for row in rows],
+    )
+    return Ability(
+        right=values[own],
+        counterfactual=np.array([np.nan if n is None else values[n] for n in here]),
+        exchanged=scored.exchanged[own],
+        tied=np.nan_to_num(scored.tied[own]),
+        chance=np.nan_to_num(scored.chance[own]),
+        contrasts=words,
+        groups=tuple(groups[kinds[0]][row] for row in rows),
+        ids=tuple(examples[row].id for row in rows),
+    )
 
 
 def accuracy_measure(name: str, values: Float[np.ndarray, "n"], groups: Sequence[str]) -> Measure:
