@@ -9,11 +9,13 @@ import pytest
 
 from mechassay.circuits.drawing import Drawing
 from mechassay.discovery.experiment import CircuitsExperiment
-from mechassay.discovery.methods_by_column import MOST_COLUMNS
-from mechassay.discovery.suite_page import CHOSEN_BY, CLOSE, MANY_FIGURES, SuitePage
+from mechassay.discovery.methods_by_column import MOST_COLUMNS, MethodsByColumn
+from mechassay.discovery.suite_conclusion import CLOSE, Candidates, conclude_suite
+from mechassay.discovery.suite_page import CHOSEN_BY, MANY_FIGURES, SuitePage
 from mechassay.models.sources import truth_names
-from mechassay.results.page import Fold, Report, Section, Text, TextTable, markdown, render
+from mechassay.results.page import Fold, Report, Section, TextTable, markdown, render
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Selection, Spec, Table
+from mechassay.results.verdict import Conclusion, Verdict
 from mechassay.runs.run import run
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import SILENT
@@ -241,20 +243,27 @@ def chosen_by(
 
 
 def to_run(records: Sequence[Record]) -> str:
-    blocks = [
-        block for section in SuitePage().sections(Report(records)) for block in section.blocks
-    ]
-    texts = [block for block in blocks if isinstance(block, Text)]
-    return "".join(text.text for text in texts if text.lead == "Which to run.")
+    """The sentences on the method to run, all of which are on the page."""
+    conclusion = concluded(records)
+    lines = [case.text({}) for case in conclusion.answers if case.part == "to run"]
+    if lines:
+        assert set(lines[1:]) < set(SuitePage().answers(records))
+    return " ".join(lines)
+
+
+def concluded(records: Sequence[Record]) -> Conclusion:
+    cells = MethodsByColumn(Report(records))
+    return conclude_suite(cells, Candidates.of(cells))
 
 
 def test_the_method_to_run_is_chosen_on_validation_pairs(measured: list[Record]) -> None:
     text = to_run(chosen_by(measured, {"eap": 0.97, "eap-ig-inputs": 0.9}, {"eap": 3.0}))
     assert text.startswith(
-        "eap: of 2 methods measured everywhere it has the highest CMA on validation pairs, 0.970"
-        " (mean of 2 ground truths, 20 pairs each), and takes 3 s of one core to find a circuit"
-        " (median); eap-ig-inputs takes the fewest, 1 s, with 0.900. It is better than random"
-        " rankings in 1 of 2; in 1 it is above all of them, and they are too few to tell. On"
+        "Run eap: of 2 methods with a result on 2 ground truths it has the highest CMA on"
+        " validation pairs, 0.970 (mean over 2 ground truths, 20 pairs each). It takes 3 s of one"
+        " core to find a circuit (median). eap-ig-inputs takes the least time, 1 s, with a CMA of"
+        " 0.900. eap is better than random rankings on 1 of 2 tasks; on 1 it is above all of them,"
+        " and they are too few to tell. On test pairs eap is worse than "
     )
     # On the test pairs it is the worse one, and the page says where and by how much.
     lost = re.search(r"worse than eap-ig-inputs on truth-ioi-trained by (0\.\d+) \[(0\.\d+)", text)
@@ -264,15 +273,19 @@ def test_the_method_to_run_is_chosen_on_validation_pairs(measured: list[Record])
 def test_of_methods_that_are_close_the_cheapest_is_run(measured: list[Record]) -> None:
     cost = {"eap-ig-inputs": 500.0, "ifr": 0.5}
     close = to_run(chosen_by(measured, {"eap-ig-inputs": 0.95, "ifr": 0.95 - CLOSE / 2}, cost))
-    assert close.startswith("ifr: of 2 methods measured everywhere it has a CMA within 0.01 of the")
+    assert close.startswith("Run ifr: of 2 methods with a result on 2 ground truths it has a CMA")
     assert "against 0.950 of eap-ig-inputs" in close
     # Less than a minute is no reason to take another than the best.
     short = {"eap-ig-inputs": 50.0, "ifr": 0.5}
     best = to_run(chosen_by(measured, {"eap-ig-inputs": 0.95, "ifr": 0.95 - CLOSE / 2}, short))
-    assert best.startswith("eap-ig-inputs: of 2 methods measured everywhere it has the highest CMA")
+    highest = "of 2 methods with a result on 2 ground truths it has the highest CMA"
+    assert best.startswith(f"Run eap-ig-inputs: {highest}")
     far = to_run(chosen_by(measured, {"eap-ig-inputs": 0.95, "ifr": 0.95 - 2 * CLOSE}, cost))
-    assert far.startswith("eap-ig-inputs: ") and "ifr takes the fewest" in far
-    assert far.endswith("On test pairs no method is resolved to be better anywhere.")
+    assert far.startswith("Run eap-ig-inputs: ") and "ifr takes the least time" in far
+    assert far.endswith(
+        "On test pairs no method is resolved to be better than eap-ig-inputs (2 of 2 tasks"
+        " compared)."
+    )
 
 
 def test_a_task_on_a_model_counts_as_much_as_all_ground_truths(measured: list[Record]) -> None:
@@ -288,10 +301,10 @@ def test_a_task_on_a_model_counts_as_much_as_all_ground_truths(measured: list[Re
         specs["task"] = record.task.model_copy(update={"name": "ioi"})
         real.append(record.changed(cell=cell, specs=specs))
     text = to_run([*real, *truths])
-    assert text.startswith("ifr: of 2 methods measured everywhere it has the highest CMA")
-    assert "0.840 (mean of 1 task and of 2 ground truths, " in text
+    assert text.startswith("Run ifr: of 2 methods with a result on 1 task and 2 ground truths it")
+    assert "the highest CMA on validation pairs, 0.840 (mean over 1 task and 2 ground tr" in text
     # What it costs is said of the tasks; ground truths are small.
-    assert "takes 10 s" in text
+    assert "It takes 10 s" in text
     (table,) = (t for t in SuitePage().tables(Report([*real, *truths])) if t.title == CHOSEN_BY)
     heads = [column.heading for column in table.columns]
     assert heads == ["method", "CMA, 1 task", "CMA, 2 ground truths", "mean", "seconds to find"]
@@ -299,7 +312,7 @@ def test_a_task_on_a_model_counts_as_much_as_all_ground_truths(measured: list[Re
         ("ifr", "0.980", "0.700", "0.840", "10 s"),
         ("eap", "0.600", "0.900", "0.750", "30 s"),
     ]
-    assert to_run(truths).startswith("eap: ") and to_run(real).startswith("ifr: ")
+    assert to_run(truths).startswith("Run eap: ") and to_run(real).startswith("Run ifr: ")
 
 
 def of_model(records: Sequence[Record], model: str, task: str) -> list[Record]:
@@ -320,10 +333,10 @@ def test_two_models_are_not_two_tasks(measured: list[Record]) -> None:
     first = chosen_by(own, {"eap": 0.9, "ifr": 0.65}, {})
     second = chosen_by(own, {"eap": 0.3, "ifr": 0.65}, {})
     every = [*of_model(first, "one", "ioi"), *of_model(second, "two", "ioi")]
-    assert "(mean of 1 task on 2 models, " in to_run(every)
+    assert "(mean over 1 task on 2 models, " in to_run(every)
     every += of_model(first, "one", "mcqa")
     text = to_run(every)
-    assert text.startswith("ifr: ") and "0.650 (mean of 2 tasks on 2 models, " in text
+    assert text.startswith("Run ifr: ") and "0.650 (mean over 2 tasks on 2 models, " in text
     (table,) = (t for t in SuitePage().tables(Report(every)) if t.title == CHOSEN_BY)
     assert [row.cells[:2] for row in table.rows] == [("ifr", "0.650"), ("eap", "0.600")]
     assert table.columns[1].heading == "CMA, 2 tasks on 2 models"
@@ -331,11 +344,14 @@ def test_two_models_are_not_two_tasks(measured: list[Record]) -> None:
 
 def test_what_no_method_to_run_follows_from(measured: list[Record]) -> None:
     cma = {"eap": 0.8, "ifr": 0.9}
-    assert to_run(chosen_by(measured, {"eap": 0.9}, {})) == ""
-    assert to_run(chosen_by(measured, cma, {}, n=FEW_GROUPS - 1)) == ""
-    assert to_run(chosen_by(measured, {**cma, "ifr": float("nan")}, {})) == ""
+    alone = "Only eap has a sound result on 2 ground truths, so no methods are compared."
+    none = "No method has a sound result on 2 ground truths, so no methods are compared."
+    assert to_run(chosen_by(measured, {"eap": 0.9}, {})) == alone
+    assert to_run(chosen_by(measured, cma, {}, n=FEW_GROUPS - 1)) == none
+    assert to_run(chosen_by(measured, {**cma, "ifr": float("nan")}, {})) == alone
     # Random scores are a control, whatever they have by chance.
-    assert to_run(chosen_by(measured, {**cma, "random": 0.99}, {})).startswith("ifr: of 2 methods")
+    with_random = to_run(chosen_by(measured, {**cma, "random": 0.99}, {}))
+    assert with_random.startswith("Run ifr: of 2 methods")
     # Pairs that circuits were found on choose nothing, and neither does what has no cost.
     on_train = list[Record]()
     for record in chosen_by(measured, cma, {}):
@@ -344,15 +360,21 @@ def test_what_no_method_to_run_follows_from(measured: list[Record]) -> None:
         others = [table for table in record.tables if table.name != "smallest circuit"]
         table = Table.of("smallest circuit", ("of",), rows)
         on_train.append(record.changed(tables=[*others, table]))
-    assert to_run(on_train) == ""
-    assert to_run(chosen_by(measured, cma, {"ifr": float("nan")})) == ""
+    assert to_run(on_train) == none
+    assert to_run(chosen_by(measured, cma, {"ifr": float("nan")})) == alone
     # A method that one column lacks is none of those compared.
     lacking = [
         record
         for record in chosen_by(measured, {**cma, "eap-ig-inputs": 0.99}, {})
         if (record.cell["method"], record.model.name) != ("eap-ig-inputs", "truth-ioi-trained")
     ]
-    assert to_run(lacking).startswith("ifr: of 2 methods measured everywhere (1 other left out) it")
+    assert to_run(lacking).startswith(
+        "Run ifr: of 2 methods with a result on 2 ground truths it has"
+    )
+    assert (
+        "eap-ig-inputs gets no average: it has no result on truth-ioi-trained."
+        in concluded(lacking).lines
+    )
 
 
 def test_a_method_no_better_than_random_rankings_is_not_to_be_run(measured: list[Record]) -> None:
@@ -363,9 +385,11 @@ def test_a_method_no_better_than_random_rankings_is_not_to_be_run(measured: list
         areas = Table.of("random areas", ("of", "seed"), rows)
         records.append(record.changed(tables=[*tables, areas]))
     assert to_run(records) == (
-        "None. eap has a CMA of 0.90 on validation pairs, and cannot be called better than random"
-        " rankings on any of 2 ground truths."
+        "No method to run: of 2 methods eap has the highest CMA on validation pairs, 0.900 (mean"
+        " over 2 ground truths, 20 pairs each), and it is not shown to be better than random"
+        " rankings on any task."
     )
+    assert concluded(records).verdict is Verdict.NOT_DISTINGUISHABLE
 
 
 def test_smallest_circuits_and_stable_edges_have_tables(measured: list[Record]) -> None:
@@ -389,6 +413,5 @@ def test_few_random_rankings_for_many_methods_are_named(measured: list[Record]) 
         tables = [table for table in record.tables if table.name != "random areas"]
         areas = Table.of("random areas", ("of", "seed"), rows)
         records.append(record.changed(tables=[*tables, areas]))
-    assert "in 0 of 2; in 2 it is above all of them, and they are too few to tell. On" in to_run(
-        records
-    )
+    text = to_run(records)
+    assert "on 0 of 2 tasks; on 2 it is above all of them, and they are too few to tell. On" in text

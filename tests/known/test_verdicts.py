@@ -165,6 +165,15 @@ def untrained(subject: Subject, seed: int = 0) -> Model:
     return make_model(hf, subject.model.tokenizer, name="untrained")
 
 
+def zeros(subject: Subject) -> Model:
+    """The same architecture with weights of 0."""
+    zero = untrained(subject)
+    with torch.no_grad():
+        for parameter in zero.hf.parameters():
+            parameter.zero_()
+    return make_model(zero.hf, subject.model.tokenizer, name="zero")
+
+
 KEEPS = "'s circuits keep at least 90\u00a0% of what ablation changes from"
 
 
@@ -200,8 +209,8 @@ def test_twenty_pairs_are_enough_and_nineteen_are_not(subject: Subject, tmp_path
     file = subject.file("nineteen", subject.few(19))
     made = report(subject, file, tmp_path / "19", limit=19, train_limit=19)
     assert made.answers == [
-        "No verdict: only 19 independent test pairs, fewer than 20. The numbers hold for these"
-        " pairs; use more prompts."
+        "No verdict: only 19 independent test pairs of nineteen.jsonl, fewer than 20. The numbers"
+        " hold for these pairs; use more prompts."
     ]
 
 
@@ -299,7 +308,6 @@ def test_exchanged_answers_and_foils(subject: Subject, tmp_path: Path) -> None:
     made = report(subject, subject.file("exchanged", rows), tmp_path)
     assert made.answers == [
         f"No verdict: mine prefers the foil in {N} of {N} pairs. Are answers and foils exchanged?"
-        " The circuits explain that preference."
     ]
 
 
@@ -319,7 +327,8 @@ def test_three_prompts_in_many_spellings_are_three(subject: Subject, tmp_path: P
         rows.append({**row, **texts, "split": split})
     made = report(subject, subject.file("spaces", rows), tmp_path)
     assert made.answers[0].startswith(
-        f"No verdict: the {N} test pairs are 3 different prompts once tokenized, fewer than 20."
+        f"No verdict: the {N} test pairs of spaces.jsonl are 3 different prompts once tokenized,"
+        " fewer than 20."
     )
 
 
@@ -387,16 +396,10 @@ def test_scores_that_rank_nothing(subject: Subject, tmp_path: Path) -> None:
 def test_weights_that_do_nothing(subject: Subject, tmp_path: Path) -> None:
     task = subject.file("good", subject.rows)
     made = report(subject, task, tmp_path / "random", model=untrained(subject))
-    assert made.answers[0].startswith("No verdict: untrained is not shown to do the task.")
-    zero = untrained(subject)
-    with torch.no_grad():
-        for parameter in zero.hf.parameters():
-            parameter.zero_()
-    zero = make_model(zero.hf, subject.model.tokenizer, name="zero")
-    made = report(subject, task, tmp_path / "zero", model=zero)
+    assert made.answers[0].startswith("No verdict: untrained is not shown to do good.jsonl.")
+    made = report(subject, task, tmp_path / "zero", model=zeros(subject))
     assert made.answers == [
-        f"Nothing to explain: the answer ties with a foil in {N} of {N} pairs: zero prefers"
-        " neither."
+        f"Nothing to explain: zero prefers neither answers nor foils: they tie in {N} of {N} pairs."
     ]
 
 

@@ -22,6 +22,7 @@ from mechassay.results.verdict import (
 )
 
 PRECONDITIONS = ("groups", "task", "effect", "information", "different")
+PRECONDITIONS += ("cells", "average", "tokens")
 EVERY = [(part, name) for part, cases in table().items() for name in cases]
 
 

@@ -81,7 +81,8 @@ def log_prob(model: Model, prompt: list[int], rest: list[int]) -> float:
 def log_probabilities(model: Model, prompts: list[Prompt]) -> list[dict[str, float]]:
     """Of every answer and choice of each prompt, as `score_prompts` compares them."""
     questions = accuracy._questions(model, prompts)
-    predicted = accuracy._predictions(model, questions, SILENT)
+    none = accuracy._Exchanged.of(model, questions, {})
+    predicted = accuracy._predictions(model, questions, none, SILENT)
     return [
         {
             text: accuracy._log_prob(question.tokens, rest, predicted)

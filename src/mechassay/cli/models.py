@@ -65,10 +65,10 @@ def check_model(
     """Load a model and show its family, sizes, edges and self-check."""
     check_names("models", [name])
     from mechassay.models.model import load_model
-    from mechassay.results.console import print_tables, standard_output
+    from mechassay.results.console import print_tables, print_text, standard_output
     from mechassay.results.page import TextTable
 
     model = load_model(name, dtype=dtype, device=device, device_map=device_map or None)
+    print_text(model.conclusion.headline, standard_output())
     facts = TextTable.of(model.name, ("fact", "value"), model.facts.items(), words=True)
     print_tables([facts], standard_output())
-    typer.echo("The model describes itself correctly.")

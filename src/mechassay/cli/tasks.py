@@ -159,16 +159,17 @@ def check_task(
         Path | None, typer.Option("--output", "-o", help="Also write what was found as JSON.")
     ] = None,
 ) -> None:
-    """Say which examples of a file or task could not be used, and why."""
+    """Say whether a file or task has enough prompts for a verdict, and what cannot be used."""
     check_names("tasks", [name])
     from mechassay.models.model import load_model
-    from mechassay.results.console import print_tables, standard_output
+    from mechassay.results.console import print_tables, print_text, standard_output
     from mechassay.tasks.load import check_pairs
     from mechassay.utils.display import BAR
     from mechassay.utils.files import write_text
 
     loaded = load_model(model) if model else None
     check = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
+    print_text(check.conclusion, standard_output())
     print_tables([_counts(check)], standard_output(), "--output")
     for title, findings in (("dropped", check.total.dropped), ("note", check.total.notes)):
         for reason, counts in findings.items():
@@ -178,8 +179,6 @@ def check_task(
         say(f"{name_of}: {text}")
     fields = ", ".join(f"{field} ({count:,})" for field, count in check.total.fields.items())
     say(f"fields: {fields or 'none; no value of a column is a word of its prompt'}")
-    if loaded is None:
-        say("Without --model nothing is said about tokens.")
     if output is not None:
         write_text(output, json.dumps(check.as_dict(), indent=1, ensure_ascii=False))
 

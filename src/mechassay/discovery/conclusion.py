@@ -80,7 +80,7 @@ def excluded(record: Record) -> str:
 
 
 def _subject(record: Record) -> dict[str, str]:
-    return {"model": record.model.name or "The model", "task": record.task.name}
+    return {"model": record.model.name or "The model", "task": record.task.name or "the task"}
 
 
 def small(asked: Named) -> Case:

@@ -285,7 +285,9 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
                 line = f"{method}: {n_scores:,} scores in {file}; strongest: {names}"
                 print_text(line, console)
             return
-        print_text(report.conclusion, console)
+        several = len(report.by_group()) > 1
+        for line in report.answers if several else [report.conclusion]:
+            print_text(line, console)
         console.print()
         super().show(report, console)
 

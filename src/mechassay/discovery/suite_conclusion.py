@@ -1,4 +1,4 @@
-"""Conclusions from methods on several tasks and models: which method to run, and what does not count.
+"""Conclusions from methods on several tasks and models: which method to run, and on what evidence.
 
 A task of a model counts for no method if it breaks a precondition whatever the method: the model
 does not do it, the ablation changes nothing, its test pairs are too few (`conclusion.excluded`).
@@ -155,26 +155,20 @@ def _without_average(
             return Case("average", "not chosen", numbers, of=method)
     more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
     names = ", ".join(missing[:NAMED]) + more
-    return (
-        Case("average", "missing", {"method": method, "cells": names}, method) if missing else None
-    )
+    numbers = {"method": method, "cells": names}
+    return Case("average", "missing", numbers, of=method) if missing else None
 
 
 def _copies(cells: MethodsByColumn, columns: Sequence[ModelTask]) -> dict[str, Case]:
     """Return the methods whose rankings are copies of another's on every task that both have."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for column in columns:
-        own = [
-            m for m in cells.methods if (r := cells.records.get((column, m))) and not is_random(r)
-        ]
-        for place, other in enumerate(own):
-            records = [cells.records[column, one] for one in own[:place]]
-            same = [
-                one
-                for one, record in zip(own, records, strict=False)
-                if different([record, cells.records[column, other]], [one, other])[0].name == "same"
-            ]
-            found.setdefault(other, []).append(tuple(same))
+        records = {m: cells.records.get((column, m)) for m in cells.methods}
+        own = [(m, r) for m, r in records.items() if r is not None and not is_random(r)]
+        for place, (other, its) in enumerate(own):
+            pairs = {one: different([r, its], [one, other])[0] for one, r in own[:place]}
+            same = tuple(one for one, case in pairs.items() if case.name == "same")
+            found.setdefault(other, []).append(same)
     copies = dict[str, Case]()
     for other, same in found.items():
         of_all = [one for one in same[0] if all(one in own for own in same) and one not in copies]
@@ -371,4 +365,5 @@ def _cost(record: Record) -> float:
 
 
 def seconds_text(seconds: float) -> str:
+    """Return seconds with their unit: "3 s"."""
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"

@@ -40,6 +40,7 @@ from mechassay.discovery.page import (
 from mechassay.discovery.suite_conclusion import (
     CLOSE,
     Candidates,
+    chosen_number,
     conclude_suite,
     counted_tasks,
     seconds_text,
@@ -113,7 +114,7 @@ class SuitePage(Page):
         return "Circuit localization: methods, tasks and models"
 
     def tables(self, report: Report) -> list[TextTable]:
-        """The tables, which a console shows too."""
+        """All tables: by measure, ranks, sizes, stability, time and accuracy of the model."""
         return self._tables(MethodsByColumn(report), report.failures)
 
     def _tables(self, cells: MethodsByColumn, failures: Sequence[Failure]) -> list[TextTable]:
@@ -148,16 +149,17 @@ class SuitePage(Page):
             tables.append(TextTable.of(WITHOUT, columns, rows, words=True))
         return tables
 
+    def terminal_tables(self, report: Report) -> list[TextTable]:
+        """The tables by CMA, and cells without a result."""
+        return _unfolded(self.tables(report))
+
     def sections(self, report: Report) -> list[Section]:
         """Which method to run and which is first where, and a table by CMA; the other tables and
         each task and model are folded.
         """
         cells = MethodsByColumn(report)
         tables = self._tables(cells, report.failures)
-        by_cma = f"{TEXTS.measure('cma', math.nan).heading}{BY['cma']}{BETTER['up']}, "
-        unfolded = [table for table in tables if table.title.startswith(by_cma)]
-        # What has no result stands beside what has one.
-        unfolded += [table for table in tables if table.title == WITHOUT]
+        unfolded = _unfolded(tables)
         groups = settings(report.records)
         many = len(groups) > MANY_FIGURES
         note = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
@@ -186,6 +188,13 @@ class SuitePage(Page):
             facts=facts(report.records),
             values=[],
         )
+
+
+def _unfolded(tables: Sequence[TextTable]) -> list[TextTable]:
+    """Return the tables by CMA, and next to what has a result what has none."""
+    by_cma = f"{TEXTS.measure('cma', math.nan).heading}{BY['cma']}{BETTER['up']}, "
+    shown = [table for table in tables if table.title.startswith(by_cma)]
+    return [*shown, *(table for table in tables if table.title == WITHOUT)]
 
 
 def _candidates_table(candidates: Candidates) -> TextTable:
@@ -248,6 +257,9 @@ class CircuitsPage(TaskPage):
 
     def tables(self, report: Report) -> list[TextTable]:
         return _page(report).tables(report)
+
+    def terminal_tables(self, report: Report) -> list[TextTable]:
+        return _page(report).terminal_tables(report)
 
     def conclusions(self, records: Sequence[Record]) -> list[Conclusion]:
         return [conclude(group) for group in settings(records)]
@@ -333,7 +345,7 @@ def _smallest(record: Record) -> str:
         return NOTHING
     row = record.table(SMALLEST).where(of="result")
     if not len(row):
-        return f"none up to {share(_chosen(record, 'largest'))}"
+        return f"none up to {share(chosen_number(record, 'largest'))}"
     size, *agreement = (
         float(row.numbers(name)[0]) for name in ("fraction", "value", "low", "high")
     )

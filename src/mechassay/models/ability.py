@@ -2,11 +2,12 @@
 
 The model reads the clean and the counterfactual prompt of each pair once. A pair is right if the
 best answer has a larger logit than the best foil. If tokens tie for the largest logit, the pair is
-right by the fraction of these tokens that are answers: one half of an answer and a foil. Then the answers and foils
-of a pair are compared after the prompts of all pairs of other groups, but for clean prompts with
-the same answers, after which a model that reads the prompt is right. The mean of these exchanges is
-the accuracy of a model that ignores the prompt, whatever tokens the model prefers. A model does the
-task if the lower end of its accuracy exceeds both the exchanges and guessing.
+right by the fraction of these tokens that are answers: one half of an answer and a foil. Then the
+answers and foils of a pair are compared after the prompts of all pairs of other groups, but for
+clean prompts with the same answers, after which a model that reads the prompt is right. The mean of
+these exchanges is the accuracy of a model that ignores the prompt, whatever tokens the model
+prefers. A model does the task if the lower end of its accuracy exceeds both the exchanges and
+guessing.
 
 If one of few words decides each answer (`Batch.contrasts`), some models with random weights react
 to this word in the right direction and are right on many pairs. `results.preconditions.task` then

@@ -49,6 +49,7 @@ from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Pair
 from mechassay.prompts.tokenization import token_position
 from mechassay.results.records import IDENTITY, Spec
+from mechassay.results.verdict import Case, Conclusion
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import OneLine, briefly, counted, html_facts
 
@@ -152,6 +153,19 @@ class Model(OneLine):
             "the same, with windows of 8 tokens": f"{check.logits_of_small_copy:.1e}",
             "sum of writers against the stream": f"{check.writers_sum:.1e}",
         }
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """Whether the decoder computes what the original does, by the check on loading."""
+        check = self.self_check
+        if check is None:
+            return Conclusion((), (Case("computed", "not tested"),), {"model": self.name})
+        numbers = {
+            "largest": f"{check.largest:.0e}",
+            "allowed": f"{check.tolerance:.0e}",
+            "comparisons": len(check.differences),
+        }
+        return Conclusion((), (Case("computed", "yes", numbers),), {"model": self.name})
 
     def _repr_html_(self) -> str:
         return html_facts(self.name, self.facts)

@@ -80,8 +80,17 @@ class SelfCheck(OneLine):
     @property
     def failures(self) -> dict[str, float]:
         """Return the differences that are larger than the tolerance or NaN, by name."""
-        numbers = {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
-        return {name: x for name, x in numbers.items() if not x <= self.tolerance}
+        return {name: x for name, x in self.differences.items() if not x <= self.tolerance}
+
+    @property
+    def differences(self) -> dict[str, float]:
+        """Return the difference of each comparison, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
+
+    @property
+    def largest(self) -> float:
+        """Return the largest difference."""
+        return max(self.differences.values(), key=_order)
 
 
 PARTS = {

@@ -24,8 +24,20 @@ POOL = 0.1
 def independent(batch: Batch) -> tuple[Batch, int]:
     """Return the batch with groups that share no prompt, and the number of pooled pairs."""
     hashes = batch.token_hashes()
-    clean, other = hashes["clean"], hashes["counterfactual"]
-    keys = [(("group", g), ("prompt", c)) for g, c in zip(batch.groups, clean, strict=True)]
+    names, n_pooled = linked_groups(batch.groups, hashes["clean"], hashes["counterfactual"])
+    return replace(batch, groups=names), n_pooled
+
+
+def linked_groups(
+    names: Sequence[str], clean: Sequence[Hashable], other: Sequence[Hashable]
+) -> tuple[tuple[str, ...], int]:
+    """Return the group of each pair, and the number of pooled pairs.
+
+    Args:
+        names: the task's group of each pair.
+        clean, other: the clean and the counterfactual prompt of each pair: tokens, a hash, a text.
+    """
+    keys = [(("group", g), ("prompt", c)) for g, c in zip(names, clean, strict=True)]
     by_clean = _linked(keys)
     linked = _linked([(*own, ("prompt", o)) for own, o in zip(keys, other, strict=True)])
     prompts = Counter(group for group, _ in set(zip(linked, clean, strict=True)))
@@ -35,10 +47,9 @@ def independent(batch: Batch) -> tuple[Batch, int]:
     }
     rows = [a if one in pools else one for one, a in zip(linked, by_clean, strict=True)]
     first: dict[int, str] = {}
-    for row, name in zip(rows, batch.groups, strict=True):
+    for row, name in zip(rows, names, strict=True):
         first.setdefault(row, name)
-    names = tuple(first[row] for row in rows)
-    return replace(batch, groups=names), sum(one in pools for one in linked)
+    return tuple(first[row] for row in rows), sum(one in pools for one in linked)
 
 
 def apart(batch: Batch) -> tuple[Batch, dict[str, int]]:

@@ -413,7 +413,7 @@ class Report(OneLine, Tabular):
 
     @property
     def tables(self) -> dict[str, TextTable]:
-        """The tables that the terminal shows, by title; `csv()` and `latex()` write one."""
+        """The tables of the page, by title; `csv()` and `latex()` write one."""
         from mechassay.results.records import page_of
 
         kinds = dict.fromkeys(record.kind for record in self.records)
@@ -577,7 +577,11 @@ class Page(ABC):
 
     @abstractmethod
     def tables(self, report: Report) -> list[TextTable]:
-        """What a console shows."""
+        """The tables of the page."""
+
+    def terminal_tables(self, report: Report) -> list[TextTable]:
+        """The tables that a terminal shows, below the conclusion."""
+        return self.tables(report)
 
     @abstractmethod
     def sections(self, report: Report) -> list[Section]:

@@ -93,10 +93,12 @@ def does(record: Record, of: str = "") -> Case:
     if not record.has_table(ABILITY) or not len(record.table(ABILITY)):
         raise NotStored("accuracy with exchanged prompts")
     case = task(record)
+    if any(record.table(ABILITY).numbers("chance")):
+        return Case("does", case.name, case.numbers)
     # An answer that is written is not guessed among choices.
-    free = not any(record.table(ABILITY).numbers("chance"))
-    written = free and case.name in ("met", "few contrasts")
-    return Case("does", "writes" if written else case.name, case.numbers)
+    shown = {"met": "writes", "few contrasts": "writes"}
+    shown |= dict.fromkeys(("not shown", "exchanged", "below", "worse"), "not written")
+    return Case("does", shown.get(case.name, case.name), case.numbers)
 
 
 def task_of(pairs: Table, unit: str = "pair") -> Case:

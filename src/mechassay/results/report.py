@@ -262,8 +262,8 @@ def _tables_in(blocks: Sequence[Block], title: str) -> Iterator[TextTable]:
 
 
 def print_report(report: Report, console: Console | None = None, kind: str = "") -> None:
-    """Print the tables of the records' kind; to standard output if no console is given."""
-    print_tables(_page_of(report, kind).tables(report), console or standard_output())
+    """Print the terminal's tables of the records' kind; to standard output without a console."""
+    print_tables(_page_of(report, kind).terminal_tables(report), console or standard_output())
 
 
 MODEL_PARTS = ("weights", "config", "tokenizer", "dtype")

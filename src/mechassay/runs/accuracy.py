@@ -94,9 +94,9 @@ class AccuracyExperiment(Experiment):
         """
         from mechassay.prompts.independence import PROMPTS
         from mechassay.prompts.pairs import content_hash
-        from mechassay.prompts.tokenization import Aligned, compared, encode
+        from mechassay.prompts.tokenization import Aligned, compared
         from mechassay.results.records import Selection
-        from mechassay.tasks.accuracy import needs_model
+        from mechassay.tasks.accuracy import token_ids
         from mechassay.tasks.task import COMPARED, FEWER, PRIVATE, aligned, fewer_text
 
         model, task = self.loaded(cell, worker)
@@ -111,7 +111,7 @@ class AccuracyExperiment(Experiment):
         if split != PRIVATE and isinstance(first, Aligned):
             notes[COMPARED] = compared(first, model.tokenizer)
         texts = [example.prompt.text for example in examples]
-        tokens = encode(needs_model(model, "tasks score").tokenizer, texts)
+        tokens = token_ids(model, texts)
         # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.
         chosen = Selection(
             task=task.name,
@@ -119,7 +119,7 @@ class AccuracyExperiment(Experiment):
             kept=len(examples),
             dropped=dict(examples.dropped),
             notes={name: text for name, text in notes.items() if text},
-            counts={PROMPTS: len(set(map(tuple, tokens)))},
+            counts={PROMPTS: len(set(tokens))},
             hash=content_hash(
                 [example.pair(kind) for example in examples for kind in example.counterfactuals]
             ),
@@ -128,7 +128,7 @@ class AccuracyExperiment(Experiment):
         return AccuracyInputs(model, task, {}, asked, worker.progress, examples, chosen)
 
     def measure(self, cell: Cell, inputs: AccuracyInputs) -> RecordContents:
-        from mechassay.results.records import Spec, Table, Values
+        from mechassay.results.records import Scalar, Spec, Table, Values
         from mechassay.tasks.accuracy import ORIGINAL, accuracy_measure, task_accuracy
         from mechassay.tasks.hub_datasets import PublicTask
 
@@ -140,10 +140,11 @@ class AccuracyExperiment(Experiment):
         kept = {x: own.tolist() for x, own in columns.items() if not x.startswith("chance")}
         groups = list(scored.groups[ORIGINAL])
         # Prompts of another kind may repeat where the original prompts do not.
-        others = {kind: list(x) for kind, x in scored.groups.items() if list(x) != groups}
+        others = {k: list[Scalar](x) for k, x in scored.groups.items() if list(x) != groups}
         tables = [scored.ability.table()] if scored.ability else []
         if others:
-            tables.append(Table(name=GROUPS, keys=("example",), columns={"example": ids, **others}))
+            by_kind = {"example": list[Scalar](ids), **others}
+            tables.append(Table(name=GROUPS, keys=("example",), columns=by_kind))
         return {
             "specs": {"method": Spec(name="behaviour"), "metric": Spec(name="accuracy")},
             "measures": [
@@ -160,10 +161,10 @@ class AccuracyExperiment(Experiment):
 
     def show(self, report: Report, console: Console) -> None:
         """Print whether each model does each task, and the table of all tasks."""
-        from mechassay.results.console import print_tables, print_text
+        from mechassay.results.console import print_text
 
         for answer in report.answers:
             print_text(answer, console)
         console.print()
-        print_tables([*report.tables.values()][:1], console)
+        super().show(report, console)
         print_text(f"Tables: {report.folder / self.markdown}", console)

@@ -1,10 +1,11 @@
-"""The page of accuracy of models on tasks: tables and figures.
+"""The page of accuracy of models on tasks: sentences, tables and figures.
 
 The page begins with a sentence for each model and task (`results.preconditions.does`): is the model
-better than guessing, and than a model that ignores the prompt? The first table has a task in each row and, for each model, greedy and ranked-choice accuracy of
-the original prompts (MIB, tables 1 and 11). Then each task has its own table and figure, with
-every kind of counterfactual (MIB, tables 12 and 13). Chance is that of ranked choice. MIB's own
-scoring, where a record has it, is a column "mib-2025". Brackets hold 95 % intervals over groups.
+better than guessing, and than a model that ignores the prompt? The first table has a task in each
+row and, for each model, greedy and ranked-choice accuracy of the original prompts (MIB, tables 1
+and 11). Then each task has its own table and figure, with every kind of counterfactual (MIB, tables
+12 and 13). Chance is that of ranked choice. MIB's own scoring, where a record has it, is a column
+"mib-2025". Brackets hold 95 % intervals over groups.
 """
 
 from __future__ import annotations
@@ -86,8 +87,12 @@ class AccuracyPage(Page):
             made.append(TextTable.of(name, _column_names("prompts", models, scores), rows))
         return made if overall else []
 
+    def terminal_tables(self, report: Report) -> list[TextTable]:
+        """The original prompts of all tasks."""
+        return self.tables(report)[:1]
+
     def sections(self, report: Report) -> list[Section]:
-        """What each model does better than guessing; all tasks; each with its figure, folded."""
+        """Whether each model does each task; all tasks; each with its figure, folded."""
         records = report.records
         tables = self.tables(report)
         groups = list(_tasks(records).items())

@@ -91,7 +91,11 @@ def measure_cells(experiment: Any, cells: Sequence[Cell], worker: Worker) -> Non
                     "identities": worker.end(sources, states),
                     "spent": record.spent or {"seconds": round(time.perf_counter() - begin, 3)},
                 }
-                worker.folder.save_record(cell.name, _named(record.changed(**about)))
+                made = _named(record.changed(**about))
+                if made.conclusion:  # Its sentences have the names of the run's page.
+                    own = labelled(made, cell).concluded()
+                    made = made.changed(verdict=own.verdict, conclusion=own.conclusion)
+                worker.folder.save_record(cell.name, made)
             else:
                 kind, message = reason
                 about: dict[str, Any] = {"error": kind, "message": message, "status": "skipped"}
@@ -117,6 +121,18 @@ def _named(record: Record) -> Record:
     if task is not None and is_task_file(record.cell.get(TASK, "")):
         specs[TASK] = task.model_copy(update={"name": record.cell[TASK]})
     return record.changed(**specs)
+
+
+def labelled(record: Record, cell: Cell) -> Record:
+    """Return a record with the labels of its cell, which are unique in the run, as the names of its
+    model and task. A task of this package keeps its name, unless its label has settings.
+    """
+    specs, task = dict(record.specs), cell.labels.get(TASK, "")
+    if MODEL in specs and MODEL in cell.labels:
+        specs[MODEL] = specs[MODEL].model_copy(update={"name": cell.labels[MODEL]})
+    if TASK in specs and (is_task_file(task) or task.partition(":")[0] == specs[TASK].name):
+        specs[TASK] = specs[TASK].model_copy(update={"name": task})
+    return record.changed(cell={**record.cell, **cell.labels}, **specs)
 
 
 class Here:

@@ -22,11 +22,10 @@ from mechassay.models.sources import check_sources, model_name
 from mechassay.results.page import Report
 from mechassay.results.records import Failure, Record, failure_of
 from mechassay.runs.cells import Cell, by_inputs
-from mechassay.runs.executors import Executor, Here
+from mechassay.runs.executors import Executor, Here, labelled
 from mechassay.runs.experiment import Experiment, default_folder, experiment_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.identities import MODEL, TASK
-from mechassay.runs.names import is_task_file, name_of
+from mechassay.runs.names import name_of
 from mechassay.runs.options import check_ranges
 from mechassay.runs.resuming import open_folder
 from mechassay.runs.worker import Worker
@@ -201,18 +200,6 @@ def read_report(folder: RunFolder, cells: Sequence[Cell]) -> Report:
             failures[cell.name] = failure.model_copy(update={"cell": own})
     names = [*records, *failures]
     return Report(list(records.values()), list(failures.values()), folder=folder.path, names=names)
-
-
-def labelled(record: Record, cell: Cell) -> Record:
-    """Return a record with the labels of its cell, which are unique in the run, as the names of its
-    model and task. A task of this package keeps its name, unless its label has settings.
-    """
-    specs, task = dict(record.specs), cell.labels.get(TASK, "")
-    if MODEL in specs and MODEL in cell.labels:
-        specs[MODEL] = specs[MODEL].model_copy(update={"name": cell.labels[MODEL]})
-    if TASK in specs and (is_task_file(task) or task.partition(":")[0] == specs[TASK].name):
-        specs[TASK] = specs[TASK].model_copy(update={"name": task})
-    return record.changed(cell={**record.cell, **cell.labels}, **specs)
 
 
 def part_of(cells: Sequence[Cell], part: str) -> list[list[Cell]]:

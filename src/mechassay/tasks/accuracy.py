@@ -253,7 +253,7 @@ def written(
         return []
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    begun = _encoded(model, texts)
+    begun = token_ids(model, texts)
     rows = list(begun)
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
     longest = max(map(len, rows)) + n
@@ -288,11 +288,17 @@ def _log_prob(prompt: Tokens, rest: Tokens, predicted: Mapping[Tokens, _Next]) -
     return sum(predicted[prompt + rest[:end]].log_probs[token] for end, token in enumerate(rest))
 
 
-def _encoded(model: Model, texts: Sequence[str]) -> list[Tokens]:
-    """Texts as the model's tokens, those before every prompt included."""
-    assert model.tokenizer is not None
+def token_ids(model: Model, texts: Sequence[str]) -> list[Tokens]:
+    """Return the tokens of each text, with those that the model has before every prompt.
+
+    Raises:
+        BadUsage: a model without a tokenizer.
+        BadPairs: a text without a token.
+    """
+    tokenizer = needs_model(model, "token_ids").tokenizer
+    assert tokenizer is not None
     model.check_unchanged()
-    rows = [(*model.prepend, *tokens) for tokens in encode(model.tokenizer, texts)]
+    rows = [(*model.prepend, *tokens) for tokens in encode(tokenizer, texts)]
     for text, row in zip(texts, rows, strict=True):
         if not row:
             raise BadPairs(f"Prompt {text!r} has no token.")
@@ -465,7 +471,7 @@ def task_accuracy(
         and (prompt.answers or number < 2)  # Exchanged prompts need no answers.
     ]
     prompts = [prompt for _, _, prompt in there]
-    tokens = _encoded(model, [prompt.text for prompt in prompts])
+    tokens = token_ids(model, [prompt.text for prompt in prompts])
     names = [example.group or example.id for example in examples]
     places = {
         kind: {there[n][1]: n for n in range(len(there)) if there[n][0] == kind} for kind in kinds

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -21,16 +21,18 @@ from statistics import median
 from typing import Any, ClassVar, NamedTuple
 
 from mechassay.errors import BadFile, BadUsage, MechassayError, NoSuchSplit, one_of
+from mechassay.prompts.independence import linked_groups
 from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable
 from mechassay.prompts.rows import FILES, check_ending
 from mechassay.prompts.tokenization import Aligned, Misaligned, Span, compared, tokenizer_of
+from mechassay.results.verdict import Case, Conclusion
 from mechassay.tasks import registry_of
 from mechassay.tasks.file_splits import Contents, contents_of, own_id, readings
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.pair_rows import RESERVED, SPLIT, PairRow, pair_rows
 from mechassay.tasks.task import ALL, COMPARED, PRIVATE, SPLITS, Task, aligned
 from mechassay.utils.arguments import checked
-from mechassay.utils.display import SILENT, Progress, counted
+from mechassay.utils.display import SILENT, Progress
 
 
 def parts_of(text: str, values: Mapping[str, str], given: Mapping[str, Span]) -> dict[str, Span]:
@@ -323,7 +325,9 @@ class SplitCheck:
     Attributes:
         rows: examples looked at.
         usable: those that are not dropped.
-        groups: groups of the usable examples, which intervals resample.
+        groups: independent groups of the usable examples: examples that share no prompt, by their
+            tokens, or without a tokenizer by their text (`prompts.independence`).
+        prompts: different prompts of the usable examples.
         dropped, notes: by reason, and by what is unusual; a row may have several notes.
         lengths: tokens of the usable prompts as they are run, (least, median, most); None without a
             tokenizer.
@@ -337,6 +341,7 @@ class SplitCheck:
     lengths: tuple[int, float, int] | None
     fields: Mapping[str, int] = field(default_factory=dict)
     groups: int = 0
+    prompts: int = 0
 
 
 @dataclass(frozen=True)
@@ -345,6 +350,7 @@ class PairsCheck:
 
     Attributes:
         task, counterfactual: what was checked.
+        verdict, conclusion: whether a run on all pairs can have a verdict over prompts.
         splits: by name, those that have rows.
         total: all of them together.
         remarks: what a reader should know of the data as a whole, see `Task.notes`.
@@ -355,6 +361,8 @@ class PairsCheck:
     splits: Mapping[str, SplitCheck]
     total: SplitCheck
     remarks: Mapping[str, str] = field(default_factory=dict)
+    verdict: str = ""
+    conclusion: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain JSON values."""
@@ -426,7 +434,7 @@ def check_pairs(
         while chunk := list(islice(examples, AT_ONCE)):
             alignments = aligned([example for _, example in chunk], kind, tokenizer, model)
             for (split, example), alignment in zip(chunk, alignments, strict=True):
-                looked[split].append(_looked(example, alignment, tokenizer))
+                looked[split].append(_looked(example, kind, alignment, tokenizer))
             advance(len(chunk))
     remarks: dict[str, str] = {}
     for split in looked:
@@ -435,16 +443,40 @@ def check_pairs(
     first = next((row.compared for row in public if row.compared), "")
     remarks |= {COMPARED: first} if first else {}
     splits = {split: _summary(rows) for split, rows in looked.items()}
+    total = _summary(list(chain.from_iterable(looked.values())))
+    made = _conclusion(task, splits, limit, by_tokens=tokenizer is not None)
+    return PairsCheck(task.name, kind, splits, total, remarks, str(made.verdict), made.headline)
+
+
+def _conclusion(
+    task: Task, splits: Mapping[str, SplitCheck], limit: int | None, *, by_tokens: bool
+) -> Conclusion:
+    """Return whether a run on all pairs can have a verdict over prompts."""
     from mechassay.stats.intervals import FEW_GROUPS
 
-    left = splits["test"].groups if "test" in splits else 0
-    if isinstance(task, FileTask) and left < FEW_GROUPS and "splits" not in remarks:
-        remarks["verdicts"] = (
-            f"the test split has {counted(left, 'group')} after dropping; a run gives a verdict"
-            f" over prompts from {FEW_GROUPS} on, so that {FEW_GROUPS - left} more are needed"
-        )
-    total = _summary(list(chain.from_iterable(looked.values())))
-    return PairsCheck(task.name, kind, splits, total, remarks)
+    named: dict[str, dict[str, Any]] = {
+        split: {"split": split, "pairs": own.usable, "groups": own.groups, "prompts": own.prompts}
+        for split, own in splits.items()
+        if split != PRIVATE
+    }
+    needed: dict[str, Any] = {"needed": FEW_GROUPS, "task": task.name, "limit": limit or 0}
+    needed["splits"] = ", ".join(named)
+    asked = [Case("tokens", "met" if by_tokens else "by text")]
+    fewest = min(named.values(), key=lambda own: own["groups"], default=needed)
+    test = named.get("test")
+    if limit is not None and limit < FEW_GROUPS:
+        answer = Case("usable", "limit", needed)
+    elif test is None:
+        answer = Case("usable", "no test pairs", needed)
+    elif test["prompts"] < FEW_GROUPS <= test["pairs"]:
+        answer = Case("usable", "copies", {**test, **needed})
+    elif test["groups"] < FEW_GROUPS:
+        answer = Case("usable", "few", {**test, **needed})
+    elif fewest["groups"] < FEW_GROUPS:
+        answer = Case("usable", "few others", {**fewest, **needed})
+    else:
+        answer = Case("usable", "yes", {**fewest, **needed})
+    return Conclusion(tuple(asked), (answer,))
 
 
 class _Looked(NamedTuple):
@@ -454,6 +486,7 @@ class _Looked(NamedTuple):
         length: tokens of its prompt; None if it is not usable, or without a tokenizer.
         parts: of its prompt, if it is usable.
         group: of the example, if it is usable.
+        prompts: the clean and the counterfactual prompt, as tokens or as text, if it is usable.
         compared: the tokens that it compares, in words.
     """
 
@@ -463,11 +496,12 @@ class _Looked(NamedTuple):
     length: int | None = None
     parts: tuple[str, ...] = ()
     group: str = ""
+    prompts: tuple[Hashable, Hashable] = ("", "")
     compared: str = ""
 
 
 def _looked(
-    example: Example | Unreadable, alignment: Aligned | Misaligned | None, tokenizer: Any
+    example: Example | Unreadable, kind: str, alignment: Aligned | Misaligned | None, tokenizer: Any
 ) -> _Looked:
     if isinstance(example, Unreadable) or isinstance(alignment, Misaligned):
         assert isinstance(alignment, Misaligned), "what cannot be read has a reason"
@@ -476,7 +510,11 @@ def _looked(
         (None, "") if alignment is None else (len(alignment.clean), compared(alignment, tokenizer))
     )
     notes, parts = _notes(example, alignment), tuple(example.prompt.spans)
-    return _Looked(example.id, EMPTY, notes, length, parts, example.group or example.id, text)
+    prompts = (example.prompt.text, example.counterfactuals[kind].text)
+    if alignment is not None:
+        prompts = (tuple(alignment.clean), tuple(alignment.counterfactual))
+    group = example.group or example.id
+    return _Looked(example.id, EMPTY, notes, length, parts, group, prompts, text)
 
 
 def _notes(example: Example, alignment: Aligned | None) -> dict[str, str]:
@@ -505,14 +543,18 @@ def _notes(example: Example, alignment: Aligned | None) -> dict[str, str]:
 def _summary(rows: Sequence[_Looked]) -> SplitCheck:
     lengths = [row.length for row in rows if row.length is not None]
     parts = Counter(part for row in rows for part in row.parts)
+    usable = [row for row in rows if not row.dropped]
+    clean, other = ([row.prompts[side] for row in usable] for side in (0, 1))
+    groups, _ = linked_groups([row.group for row in usable], clean, other)
     return SplitCheck(
         len(rows),
-        sum(not row.dropped for row in rows),
+        len(usable),
         _findings((row.id, row.dropped) for row in rows),
         _findings((row.id, row.notes) for row in rows),
         (min(lengths), float(median(lengths)), max(lengths)) if lengths else None,
         dict(parts),
-        len({row.group for row in rows if not row.dropped}),
+        len(set(groups)),
+        len(set(clean)),
     )
 
 
