@@ -28,10 +28,12 @@ from mechassay.cli.main import main
 from mechassay.models.ability import ability_of
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.independence import apart
+from mechassay.prompts.pairs import Example, Prompt
 from mechassay.results.page import Report
 from mechassay.results.preconditions import task as task_precondition
 from mechassay.results.preconditions import task_of
 from mechassay.results.verdict import Standing, Verdict
+from mechassay.tasks.accuracy import ORIGINAL, task_accuracy
 from mechassay.utils.display import SILENT
 
 TRUTH = "truth-ioi-trained"
@@ -473,3 +475,267 @@ def test_a_constant_answer_is_met_by_a_model_that_reads_the_prompt(subject: Subj
     ability = ability_of(subject.model, batch)
     assert float(np.mean(ability.right)) == 1.0 and min(n, 40) >= 20
     assert task_of(ability.table()).name == "met"
+
+
+# --- scores of tasks
+
+
+def scored(
+    subject: Subject, task: str, tmp_path: Path, model: Model | None = None, limit: int = 100
+) -> Report:
+    """A run of `tasks score`. Page, tables, record and printed result begin alike."""
+    own = model or subject.model
+    experiment = ma.AccuracyExperiment((own.name,), (task,), limit=limit)
+    made = ma.run(experiment, tmp_path / "run", models={own.name: own}, progress=SILENT)
+    (record,), (first, *_) = made.records, made.answers
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert escape(first) in page and str(made).startswith(first)
+    assert (tmp_path / "run" / "accuracy.md").read_text("utf-8").startswith(first)
+    assert record.conclusion == first and record.verdict
+    return made
+
+
+def case_of(model: Model, rows: Sequence[Row], n: int = 100) -> str:
+    """The case of what a model does on rows, without a run."""
+    examples = [
+        Example(
+            str(number),
+            Prompt(row["clean"], (row["answer"],), (row["answer"], row["foil"])),
+            {"other": Prompt(row["counterfactual"])},
+        )
+        for number, row in enumerate(rows[:n])
+    ]
+    ability = task_accuracy(model, examples, (ORIGINAL, "other")).ability
+    assert ability is not None
+    return task_of(ability.table()).name
+
+
+def rows_from(pairs: Iterable[ma.Pair]) -> list[Row]:
+    return [
+        {
+            "clean": pair.clean,
+            "counterfactual": pair.counterfactual,
+            "answer": pair.answers[0],
+            "foil": pair.foils[0],
+            "split": "test",
+        }
+        for pair in pairs
+    ]
+
+
+@pytest.mark.parametrize("n", [20, 40, 100])
+def test_a_model_that_does_its_task_is_better_than_chance(
+    subject: Subject, tmp_path: Path, n: int
+) -> None:
+    rows = rows_from(ma.load_task(TRUTH).pairs("test", subject.model, limit=n))
+    made = scored(subject, subject.file("good", rows), tmp_path)
+    assert made.answers[0].startswith("mine does good.jsonl better than chance: it is right on 1.0")
+    assert f" of {n} examples. Guessing is right on 0.50, and exchanged prompts on 0.4" in str(made)
+    assert made.records[0].verdict == Verdict.YES
+
+
+def test_rows_without_a_split_column_and_a_ground_truth(subject: Subject, tmp_path: Path) -> None:
+    rows = rows_from(ma.load_task(TRUTH).pairs("train", subject.model, limit=100))
+    for row in rows:
+        row.pop("split")
+    made = scored(subject, subject.file("own", rows), tmp_path / "own")
+    assert "mine does own.jsonl better than chance" in str(made) and made.records[0].n == 100
+    made = scored(subject, TRUTH, tmp_path / "truth", limit=40)
+    assert made.answers[0].startswith("mine does truth-ioi better than chance: it is right on 1.0")
+
+
+def test_weights_of_0_prefer_nothing_whatever_is_right(subject: Subject, tmp_path: Path) -> None:
+    rows = rows_from(ma.load_task(TRUTH).pairs("test", subject.model, limit=40))
+    exchanged = changed(rows, answer=lambda row: row["foil"], foil=lambda row: row["answer"])
+    for name, own in {"right": rows, "wrong": exchanged}.items():
+        made = scored(subject, subject.file(name, own), tmp_path / name, zeros(subject))
+        assert made.answers == [
+            "zero prefers neither answers nor foils: they tie in 40 of 40 examples."
+        ]
+        assert made.records[0].verdict == Verdict.NO
+        assert made.records[0].value("ranked@original") == 0.5
+    # Of six choices, one is right: a tie of all counts one sixth.
+    made = scored(subject, TRUTH, tmp_path / "six", zeros(subject), limit=40)
+    assert made.records[0].value("ranked@original") == pytest.approx(1 / 6)
+    assert made.records[0].verdict == Verdict.NO
+
+
+def test_exchanged_answers_are_named(subject: Subject, tmp_path: Path) -> None:
+    rows = rows_from(ma.load_task(TRUTH).pairs("test", subject.model, limit=40))
+    rows = changed(rows, answer=lambda row: row["foil"], foil=lambda row: row["answer"])
+    made = scored(subject, subject.file("wrong", rows), tmp_path)
+    assert made.answers == [
+        "mine prefers the foil in 40 of 40 examples. Are answers and foils exchanged?"
+    ]
+    assert made.records[0].verdict == Verdict.NO
+
+
+def test_few_prompts_give_no_verdict(subject: Subject, tmp_path: Path) -> None:
+    """Five of five right, and three prompts in forty spellings."""
+    rows = rows_from(ma.load_task(TRUTH).pairs("test", subject.model, limit=40))
+    made = scored(subject, subject.file("five", rows[:5]), tmp_path / "five")
+    assert made.answers == [
+        "No verdict: only 5 independent test examples of five.jsonl, fewer than 20. The numbers"
+        " hold for these examples; use more prompts."
+    ]
+    spelled = [
+        changed([rows[number % 3]], clean=lambda row, n=number: row["clean"].replace(" ", n * " "))
+        for number in range(2, 42)
+    ]
+    made = scored(subject, subject.file("spelled", [row for (row,) in spelled]), tmp_path / "40")
+    assert made.answers[0].startswith(
+        "No verdict: the 40 test examples of spelled.jsonl are 3 different prompts once tokenized,"
+    )
+    assert made.records[0].verdict == Verdict.NO_VERDICT
+
+
+def test_counterfactual_prompts_that_repeat_are_one_group(subject: Subject, tmp_path: Path) -> None:
+    """Forty examples with one counterfactual prompt: its accuracy is of one prompt."""
+    rows = rows_from(ma.load_task(TRUTH).pairs("test", subject.model, limit=40))
+    (one,) = rows_from(ma.load_task(TRUTH).pairs("train", subject.model, limit=1))
+    rows = changed(
+        rows, counterfactual=lambda _: one["clean"], counterfactual_answer=lambda _: one["answer"]
+    )
+    made = scored(subject, subject.file("one", rows), tmp_path)
+    other, own = (
+        made.records[0].measure(f"greedy@{kind}") for kind in ("counterfactual", "original")
+    )
+    assert other is not None and own is not None and other.n == own.n == 40
+    assert own.low > 0.9 and other.low < 0.1
+    read = ma.read_record(next((tmp_path / "run" / "records").rglob("*.json")))
+    assert read.measure("greedy@counterfactual") == other
+
+
+@pytest.mark.parametrize("kind", ["coin", "half", "most", "all"])
+def test_random_weights_are_not_better_than_chance(subject: Subject, kind: str) -> None:
+    """At most 2 of 40: answers drawn by coin, one word that decides, one constant answer."""
+    rows = rows_from(_one_word({"half": 0.5, "most": 0.8}.get(kind, 1.0), n=60))
+    if kind == "coin":
+        draw = random.Random(1)
+        for row in rows:
+            row["answer"], row["foil"] = draw.sample([" Eve", " Dan"], 2)
+    names = Counter(case_of(untrained(subject, 3000 + seed), rows) for seed in range(12))
+    assert names["met"] == 0
+
+
+def test_a_constant_answer_is_done_by_a_model_that_reads(subject: Subject) -> None:
+    own = ma.load_task(TRUTH).pairs("test", subject.model)
+    name, n = Counter(pair.answers[0] for pair in own).most_common(1)[0]
+    rows = rows_from([pair for pair in own if pair.answers[0] == name][:40])
+    assert n >= 20 and case_of(subject.model, rows) == "met"
+
+
+def test_a_liking_for_large_numbers_does_not_compare_numbers(
+    subject: Subject, tmp_path: Path
+) -> None:
+    """The model says 9 after every prompt, which is right on each."""
+    truth = ma.load_model("truth-greater-than-trained")
+    torch.manual_seed(0)
+    hf = AutoModelForCausalLM.from_config(truth.hf.config).eval()
+    assert truth.tokenizer is not None
+    vocabulary = truth.tokenizer.get_vocab()
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            parameter.zero_()
+        hf.get_input_embeddings().weight.fill_(1)
+        for module in hf.modules():
+            if "Norm" in type(module).__name__:
+                module.weight.fill_(1)
+        for token, place in vocabulary.items():
+            if (digits := "".join(filter(str.isdigit, token))) and token.strip("\u0120 ").isdigit():
+                hf.get_output_embeddings().weight[place] = float(digits) / 10
+    model = make_model(hf, truth.tokenizer, name="large")
+    made = scored(subject, "truth-greater-than-trained", tmp_path / "large", model, limit=60)
+    assert made.records[0].value("ranked@original") == 1.0
+    assert made.answers[0].startswith("large prefers some answers whatever the prompt.")
+    assert made.records[0].verdict == Verdict.NOT_DISTINGUISHABLE
+    made = scored(subject, "truth-greater-than-trained", tmp_path / "truth", truth, limit=60)
+    assert made.records[0].verdict == Verdict.YES
+
+
+# --- suites
+
+
+def suite(
+    subject: Subject, tasks: Sequence[str], tmp_path: Path, *methods: str, **options: Any
+) -> Report:
+    experiment = ma.CircuitsExperiment(
+        ("mine",), tuple(tasks), methods, limit=N, train_limit=N, **options
+    )
+    made = ma.run(experiment, tmp_path, models={"mine": subject.model}, progress=SILENT)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert all(str(escape(line)) in page for line in made.answers)
+    assert str(made).startswith(made.answers[0])
+    return made
+
+
+def test_a_suite_says_which_tasks_count_for_no_method(subject: Subject, tmp_path: Path) -> None:
+    """A task that the model does, its answers exchanged, and one without an effect."""
+    wrong = changed(subject.rows, answer=lambda row: row["foil"], foil=lambda row: row["answer"])
+    same = changed(quiet(), counterfactual=with_other_filler)
+    files = {"good": subject.rows, "wrong": wrong, "same": same}
+    tasks = [subject.file(name, rows) for name, rows in files.items()]
+    made = suite(subject, tasks, tmp_path / "three", "exact", "eap")
+    assert made.answers[0].startswith(
+        "2 of 3 tasks count for no method. Run exact: of 2 methods with a result on 1 task it has"
+    )
+    assert (
+        f"wrong.jsonl, mine counts for no method: mine prefers the foil in {N} of {N} pairs. Are"
+        " answers and foils exchanged?"
+    ) in made.answers
+    assert any(
+        line.startswith("same.jsonl, mine counts for no method: the ablation changes nothing")
+        for line in made.answers
+    )
+    none = suite(subject, tasks[1:], tmp_path / "none", "exact", "eap")
+    assert none.answers[0].startswith(
+        "No verdict: no task is left on which methods can be compared. wrong.jsonl, mine counts"
+    )
+
+
+def test_a_method_that_fails_on_a_task_gains_nothing(subject: Subject, tmp_path: Path) -> None:
+    """Its scores were found on the test pairs of the second task, or all of them are equal."""
+    second = rows_of(2 * N)
+    second = [row for split in SPLITS for row in [r for r in second if r["split"] == split][N:]]
+    tasks = [subject.file("first", subject.rows), subject.file("second", second)]
+    batch = subject.model.batch(ma.load_task(tasks[1]).pairs("test", subject.model))
+    about = {**subject.scores.provenance, "prompts": list(batch.prompt_hashes())}
+    peeked = subject.scored("peeked", subject.scores.values, **about)
+    equal = subject.scored("equal", subject.legal + 1, **subject.scores.provenance)
+    made = suite(subject, tasks, tmp_path, "exact", "eap", scores=(peeked, equal))
+    assert made.answers[0].startswith("Run exact: of 2 methods with a result on 2 tasks it has the")
+    assert (
+        f"peeked gets no average: on second.jsonl, mine, {N} of the {N} test pairs are among the"
+        " pairs that the scores of peeked were found on. Evaluate on other pairs."
+    ) in made.answers
+    assert any(
+        line.startswith("equal gets no average: on first.jsonl, mine, equal ranks nothing")
+        for line in made.answers
+    )
+    ranked = [line for line in made.answers if "Nearest" in line or "Better than random" in line]
+    assert ranked and not any("equal" in line for line in ranked)
+
+
+def test_copies_are_one_method_of_a_suite(subject: Subject, tmp_path: Path) -> None:
+    second = rows_of(2 * N)
+    second = [row for split in SPLITS for row in [r for r in second if r["split"] == split][N:]]
+    tasks = [subject.file("first", subject.rows), subject.file("second", second)]
+    own, noise = subject.scores.values, torch.Generator().manual_seed(0)
+    near = own * (1 + 1e-6 * torch.randn(own.shape, generator=noise))
+    files = [
+        subject.scored(name, values, **subject.scores.provenance)
+        for name, values in {"one": own, "copy": near}.items()
+    ]
+    made = suite(subject, tasks, tmp_path, "eap", scores=files)
+    assert made.answers[0].startswith(
+        "one and copy have the same scores to a thousandth and count as one method. Run one: of 2"
+    )
+
+
+def test_three_ground_truths_earn_a_method_to_run(tmp_path: Path) -> None:
+    models = (TRUTH, "truth-greater-than-trained", "truth-mcqa-trained")
+    experiment = ma.CircuitsExperiment(models, methods=("exact", "eap"), limit=40, train_limit=40)
+    made = ma.run(experiment, tmp_path, progress=SILENT)
+    assert made.answers[0].startswith(
+        "Run exact: of 2 methods with a result on 3 ground truths it has the highest CMA"
+    )

@@ -51,7 +51,8 @@ class Candidates:
         columns: the tasks that count by kind: tasks on models, ground truths.
         records: of each method, in the order of `columns`.
         cma: on validation pairs, the mean over each kind's tasks.
-        seconds: to find a circuit, the median over tasks of the first kind.
+        seconds: to find a circuit, the median over tasks of the first kind; NaN for scores of a
+            file, of which the time is not known.
         without: for each method without an average, the case that says why.
         copies: for each method that is a copy of another, the case that says so.
     """
@@ -150,7 +151,7 @@ def _without_average(
         if broken is not None:
             numbers = {"method": method, "cell": column.name, "reason": broken.text({})}
             return Case("average", "broken", numbers, of=method)
-        if math.isnan(_chosen_cma(record)) or math.isnan(_cost(record)):
+        if math.isnan(_chosen_cma(record)):
             numbers = {"method": method, "cell": column.name, "needed": FEW_GROUPS}
             return Case("average", "not chosen", numbers, of=method)
     more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
@@ -204,10 +205,13 @@ def _to_run(cells: MethodsByColumn, candidates: Candidates) -> Iterator[Case]:
         return
     cma = {method: candidates.mean(method) for method in held}
     best = max(cma, key=lambda method: cma[method])
-    close = [method for method in held if cma[method] >= cma[best] - CLOSE]
-    least = min(cost[method] for method in close)
-    chosen = max((m for m in close if cost[m] <= least + SHORT), key=lambda method: cma[method])
-    cheapest = min(cma, key=lambda method: (cost[method], -cma[method]))
+    close = [m for m in held if cma[m] >= cma[best] - CLOSE and not math.isnan(cost[m])]
+    chosen = best
+    if best in close:
+        least = min(cost[method] for method in close)
+        chosen = max((m for m in close if cost[m] <= least + SHORT), key=lambda method: cma[method])
+    timed = [method for method in held if not math.isnan(cost[method])]
+    cheapest = min(timed, key=lambda method: (cost[method], -cma[method]), default=chosen)
     beside = [cells.chance(column, chosen, "cma") for column in candidates.every]
     n_better, n_few = beside.count("better"), beside.count("few rankings")
     sizes = [int(chosen_number(record, "n")) for record in held[chosen]]
@@ -231,6 +235,8 @@ def _to_run(cells: MethodsByColumn, candidates: Candidates) -> Iterator[Case]:
         yield Case("to run", "not distinguishable", numbers)
         return
     yield Case("to run", "highest" if chosen == best else "close", numbers)
+    if chosen == best:
+        yield Case("to run", "time" if chosen in timed else "no time", numbers)
     if cheapest != chosen:
         own = {"method": cheapest, "seconds": seconds_text(cost[cheapest])}
         yield Case("to run", "cheapest", {**own, "cma": f"{cma[cheapest]:.3f}"})
