@@ -261,9 +261,9 @@ def test_the_method_to_run_is_chosen_on_validation_pairs(measured: list[Record])
     assert text.startswith(
         "Run eap: of 2 methods with a result on 2 ground truths it has the highest CMA on"
         " validation pairs, 0.970 (mean over 2 ground truths, 20 pairs each). eap takes 3 s of"
-        " one core to find a circuit (median). eap-ig-inputs takes the least time, 1 s, with a CMA of"
-        " 0.900. eap is better than random rankings on 1 of 2 tasks; on 1 it is above all of them,"
-        " and they are too few to tell. On test pairs eap is worse than "
+        " one core to find a circuit (median). eap-ig-inputs takes the least time, 1 s, with a CMA"
+        " of 0.900. eap is better than random rankings on 1 of 2 tasks; on 1 it is above all of"
+        " them, and they are too few to tell. On test pairs eap is worse than "
     )
     # On the test pairs it is the worse one, and the page says where and by how much.
     lost = re.search(r"worse than eap-ig-inputs on truth-ioi-trained by (0\.\d+) \[(0\.\d+)", text)

@@ -594,7 +594,9 @@ def test_counterfactual_prompts_that_repeat_are_one_group(subject: Subject, tmp_
     rows = rows_from(ma.load_task(TRUTH).pairs("test", subject.model, limit=40))
     (one,) = rows_from(ma.load_task(TRUTH).pairs("train", subject.model, limit=1))
     rows = changed(
-        rows, counterfactual=lambda _: one["clean"], counterfactual_answer=lambda _: one["answer"]
+        rows,
+        counterfactual=lambda _: one["clean"],
+        counterfactual_answers=lambda _: [one["answer"]],
     )
     made = scored(subject, subject.file("one", rows), tmp_path)
     other, own = (

@@ -28,13 +28,17 @@ from mechassay.results.preconditions import does, groups
 from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.sections import framed, measured, run_section
 from mechassay.results.text import CHANCE_DECIMALS, chance_text
-from mechassay.results.verdict import Conclusion
+from mechassay.results.verdict import Case, Conclusion, Verdict
 from mechassay.runs.accuracy import GROUPS
 from mechassay.stats.intervals import Estimate
 from mechassay.tasks.accuracy import ORIGINAL, accuracy_measure
 from mechassay.tasks.scoring import NAME as MIB
 from mechassay.tasks.task import OWN
 
+MOST_SENTENCES = 6
+"""Models and tasks up to which each has its sentence at the top."""
+SEVERAL = {Verdict.YES: "yes", Verdict.NO: "no", Verdict.NOT_DISTINGUISHABLE: "no"}
+"""The case of tasks of one verdict, where there are many."""
 SCORES = {"greedy": "greedy", "ranked": "ranked choice"}
 
 READING = {
@@ -104,8 +108,11 @@ class AccuracyPage(Page):
             [Section(table.title, (table,)) for table in tables[:1]],
             figure=figures[0] if alone else _all_tasks(records) if records else [],
             folded=[
-                Section(table.title, (*([] if alone else figure), table))
-                for table, figure in zip(tables[1:], figures, strict=True)
+                *_sentences(self.conclusions(records)),
+                *(
+                    Section(table.title, (*([] if alone else figure), table))
+                    for table, figure in zip(tables[1:], figures, strict=True)
+                ),
             ],
             reading=READING,
             facts=run_section([_facts(record) for record in records]),
@@ -127,7 +134,21 @@ class AccuracyPage(Page):
         ]
 
     def answers(self, records: Sequence[Record]) -> list[str]:
-        return [line for own in self.conclusions(records) for line in own.lines]
+        """A sentence for each model and task; of many, for each model and verdict."""
+        conclusions = self.conclusions(records)
+        if len(records) <= MOST_SENTENCES:
+            return [line for own in conclusions for line in own.lines]
+        tasks: dict[tuple[str, str], list[str]] = {}
+        for record, own in zip(records, conclusions, strict=True):
+            case = SEVERAL.get(own.verdict, "no verdict")
+            tasks.setdefault((record.model.name, case), []).append(record.task.name)
+        models = dict.fromkeys(model for model, _ in tasks)
+        return [
+            Case("several", case, {"model": model, "tasks": ", ".join(tasks[model, case])}).text({})
+            for model in models
+            for case in ("yes", "no", "no verdict")
+            if (model, case) in tasks
+        ]
 
     def recomputed(self, record: Record) -> list[Measure]:
         """Every accuracy with its interval."""
@@ -141,6 +162,14 @@ class AccuracyPage(Page):
             )
             for name, own in columns.items()
         ]
+
+
+def _sentences(conclusions: Sequence[Conclusion]) -> list[Section]:
+    """Return the sentences of all models and tasks, if the page begins with summaries."""
+    if len(conclusions) <= MOST_SENTENCES:
+        return []
+    texts = [page.Text(line) for own in conclusions for line in own.lines]
+    return [Section("Each model and task", tuple(texts))]
 
 
 def _all_tasks(records: Sequence[Record]) -> list[page.Figure]:
