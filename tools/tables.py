@@ -15,7 +15,7 @@
 Verdicts and lists are taken too: warnings, which say what is undefined and why, and what the names
 mean. Of a run's differences those of CMA are taken, with their simultaneous intervals. On a page,
 what stands between `<!-- table: NAME -->` and `<!-- end -->` becomes the run's table of that name,
-or, for `Which to run`, its sentence.
+or, for `Which to run`, the sentences that the run begins with.
 """
 
 from __future__ import annotations
@@ -121,8 +121,10 @@ def with_tables(page: str, text: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         start, name, end = match.groups()
-        if found := re.search(rf"^\*\*{re.escape(name)}\.\*\* (.*)", text, re.MULTILINE):
-            return f"{start}\n> {found[1]}\n\n{end}"
+        if name == "Which to run":
+            first = re.split(r"^(?:#|\*\*)", text, maxsplit=1, flags=re.MULTILINE)[0]
+            sentences = " ".join(filter(None, first.splitlines()))
+            return f"{start}\n> {sentences}\n\n{end}"
         rows = r"\n+((?:\|.*\n)+(?:\n[^#|\n].*\n)?)"  # and a caption, if there is one
         if not (found := re.search(rf"^#+ {re.escape(name)}{rows}", text, re.MULTILINE)):
             sys.exit(f"tables.py: the run has no table {name!r}, which the page asks for.")

@@ -21,7 +21,7 @@ NUMBER = r"(-?\d*\.?\d+)"
 QUOTED = re.compile(rf"(?<![\d.]){NUMBER} \[{NUMBER}, {NUMBER}\]")
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if LINKED.search(page.read_text("utf-8"))]
 RUN = """\
-**Which to run.** eap: it has the highest CMA.
+Run eap: it has the highest CMA.
 
 truth, ioi: EAP is best, on 40 pairs.
 
@@ -110,7 +110,7 @@ def test_tables_of_a_run_become_rows(tmp_path: Path) -> None:
     run.write_text(RUN, "utf-8")
     subprocess.run([sys.executable, TOOL, run, target], check=True)
     assert [tuple(row.values()) for row in read(target)] == [
-        ("smol", "Verdict", "", "", "**Which to run.** eap: it has the highest CMA.", "", "", ""),
+        ("smol", "Verdict", "", "", "Run eap: it has the highest CMA.", "", "", ""),
         ("smol", "Verdict", "", "", "truth, ioi: EAP is best, on 40 pairs.", "", "", ""),
         ("smol", "Warnings", "", "", "auc (page) is undefined: no pairs.", "", "", ""),
         ("smol", "Scores / CMD", "eap", "ioi", "0.027", "0.012", "0.042", "40"),
@@ -144,7 +144,7 @@ def test_differences_and_tables_of_a_page_come_from_the_run(tmp_path: Path) -> N
         *("smol", "differences of CMA, ioi, smol", "eap", "less ifr", "0.1235", "-0.1", "0.3", "")
     ]
     first, second = page.read_text("utf-8").split("More words.\n")[:2]
-    sentence = "> eap: it has the highest CMA."
+    sentence = "> Run eap: it has the highest CMA. truth, ioi: EAP is best, on 40 pairs."
     assert first == f"Words.\n<!-- table: Which to run -->\n\n{sentence}\n\n<!-- end -->\n"
     assert "old" not in second
     assert second.endswith("| – | 40 |\n\n† the best of its column.\n\n<!-- end -->\n")

@@ -32,10 +32,12 @@ from mechassay.errors import BadFile, BadPairs, BadUsage, MechassayError, Unknow
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import ABSENT, Example, Pair, Prompt
 from mechassay.prompts.rows import LONGEST_LINE
+from mechassay.results.verdict import Verdict
 from mechassay.tasks import TASKS, load_task
 from mechassay.tasks.load import FileTask, check_pairs, parts_of, places
 from mechassay.tasks.task import SPLITS, Task, split_rng
 from mechassay.testing.checks import check_task
+from mechassay.utils.display import counted
 
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "h"]
 
@@ -794,3 +796,62 @@ def test_ids_differ(tmp_path: Path) -> None:
 )
 def test_json_that_is_wrong(tmp_path: Path, content: str | bytes, message: str) -> None:
     assert refused(file_mistakes_write(tmp_path, content, "my.json"), BadFile) == message
+
+
+PLACES = [f"{a} {b} {c}" for a in "cdefgh" for b in "cdefgh" for c in "cdefgh"]
+
+
+def rows_of(n: int, split: str, start: int = 0) -> list[dict[str, Any]]:
+    """So many rows with prompts of their own."""
+    texts = PLACES[start : start + n]
+    return [row(f"{text} c", f"{text} d", split=split) for text in texts]
+
+
+@pytest.mark.parametrize("n", [1, 2, 19, 20])
+def test_twenty_groups_of_test_pairs_can_have_a_verdict(tmp_path: Path, n: int) -> None:
+    rows = [*rows_of(20, "train", 40), *rows_of(20, "validation", 80), *rows_of(n, "test")]
+    check = check_pairs(write(tmp_path, rows), words())
+    if n == 20:
+        assert check.verdict == Verdict.YES and check.conclusion == (
+            "Each split of my (train, validation, test) has enough prompts for a verdict: 20"
+            " independent groups or more (20 are needed)."
+        )
+    else:
+        assert check.verdict == Verdict.NO_VERDICT
+        assert check.conclusion.startswith("No verdict: the ")
+        assert (
+            f"of my are {counted(n, 'independent group')}, fewer than 20. Add" in check.conclusion
+        )
+
+
+def test_spellings_of_one_prompt_are_one_group_by_tokens(tmp_path: Path) -> None:
+    rows = [
+        {**one, "clean": one["clean"].replace(" ", " " * (2 + n), 1)}
+        for n in range(8)
+        for one in rows_of(3, "test")
+    ]
+    path = write(tmp_path, rows)
+    by_tokens, by_text = check_pairs(path, words()), check_pairs(path)
+    assert by_tokens.conclusion == (
+        "No verdict: the 24 usable test pairs of my are 3 different prompts, fewer than 20. Add"
+        " prompts."
+    )
+    assert by_tokens.splits["test"].groups == by_tokens.splits["test"].prompts == 3
+    assert by_text.splits["test"].prompts == 24
+
+
+def test_what_a_check_did_not_look_at(tmp_path: Path) -> None:
+    rows = [*rows_of(5, "train", 40), *rows_of(30, "test")]
+    path = write(tmp_path, rows)
+    few = check_pairs(path, words()).conclusion
+    assert few.startswith(
+        "The test pairs of my are enough for a verdict. Its train pairs are 5 ind"
+    )
+    by_text = check_pairs(write(tmp_path, rows_of(30, "test"))).conclusion
+    assert by_text.startswith("Prompts were compared by text; --model compares their tokens. Each")
+    limited = check_pairs(path, words(), limit=10)
+    assert (
+        limited.verdict == Verdict.NOT_TESTED and "Only 10 examples of each" in limited.conclusion
+    )
+    none = check_pairs(write(tmp_path, rows_of(30, "train")), words())
+    assert none.conclusion.startswith("No verdict: my has no test pairs.")
