@@ -39,6 +39,7 @@ from mechassay.models.decoder import Decoder
 from mechassay.models.memory import kept_run_bytes, may_be_kept
 from mechassay.models.model import Model, outline
 from mechassay.prompts.pairs import Examples
+from mechassay.prompts.tokenization import encode
 from mechassay.runs.accuracy import AccuracyExperiment
 from mechassay.runs.cells import Cell
 from mechassay.runs.costs import (
@@ -59,6 +60,7 @@ from mechassay.runs.costs import (
 from mechassay.runs.options import layers_of
 from mechassay.runs.worker import SAMPLE, Worker
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
+from mechassay.tasks.accuracy import FEW_EXCHANGED
 from mechassay.tasks.task import ALL
 from mechassay.truth.ground_truth import is_truth
 from mechassay.variables.experiments import VariablesExperiment
@@ -401,7 +403,8 @@ def _gym(experiment: GymExperiment, cells: Sequence[Cell], model: Model, worker:
 def _accuracy(
     experiment: AccuracyExperiment, cells: Sequence[Cell], model: Model, worker: Worker
 ) -> Work:
-    """Count every prompt of an example, and each continuation from the prompt's end on.
+    """Count every prompt of an example, each token of a choice but the last, and the same after
+    the prompts that are exchanged with an original one.
 
     Raises:
         BadUsage: a task that does not say its size.
@@ -422,11 +425,19 @@ def _accuracy(
             raise BadPairs(f"Split {split!r} of {task.name} has no readable example.")
         prompts = [x for y in examples for x in (y.prompt, *y.counterfactuals.values())]
         columns = columns_of(model, [prompt.text for prompt in prompts])
-        n_more = sum(len(prompt.choices) for prompt in prompts) / len(examples)
+        own = [text for example in examples for text in example.prompt.choices]
+        every = [text for prompt in prompts for text in prompt.choices]
+        n_more = (_further(model, every) + FEW_EXCHANGED * _further(model, own)) / len(examples)
         n_each = len(prompts) / len(examples)
         operations += SCORED * n * (n_each * size.plain(columns) + n_more * size.plain(1))
         longest = max(longest, columns)
     return Work(model.name, size, operations, memory.working_set(size, model.decoder, longest))
+
+
+def _further(model: Model, choices: Sequence[str]) -> int:
+    """Return how many tokens of the choices come after their first."""
+    assert model.tokenizer is not None
+    return sum(max(0, len(own) - 1) for own in encode(model.tokenizer, choices))
 
 
 circuits_cost = _planned(_circuits)

@@ -234,7 +234,7 @@ class HowManyExperiment(Experiment):
         """
         train: dict[str, list[Pair]] = {}
         test: dict[str, list[Pair]] = {}
-        warnings: list[str] = []
+        warnings, task_of_kind = list[str](), dict[str, str]()
         several = len(self.tasks) > 1
         for name in self.tasks:
             pairs, kinds, n_short = self._sorted(worker.task(name), name, model)
@@ -245,6 +245,7 @@ class HowManyExperiment(Experiment):
                 )
             train |= {kind: both[0] for kind, both in kinds.items()}
             test |= {kind: both[1] for kind, both in kinds.items()}
+            task_of_kind |= dict.fromkeys(kinds, name)
             for place, role in enumerate(("train", "test")):
                 chosen = [pair for both in kinds.values() for pair in both[place]]
                 own = Pairs(chosen, source=pairs.source, dropped=pairs.dropped)
@@ -253,7 +254,8 @@ class HowManyExperiment(Experiment):
         for kind, own in test.items():
             case = task_of(ability_of(model, apart(model.batch(own))[0]).table())
             if case.standing is Standing.NOT_MET:
-                warnings.append(f"{kind}: {case.text({'model': model.name})}")
+                names = {"model": model.name, "task": task_of_kind[kind]}
+                warnings.append(f"{kind}: {case.text(names)}")
         return _Kinds(train, test, warnings)
 
     def _sorted(

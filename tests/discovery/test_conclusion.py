@@ -121,7 +121,7 @@ def test_what_is_missing_is_not_known_and_what_breaks_is_not_met(make_record: Ma
     assert broken.headline.startswith("No verdict: tiny-model prefers the answer in 0.10 [0.05,")
     unsure = [of_model("accuracy", 0.6, 0.4, 0.8), of_model("chance", 0.5)]
     broken = conclude([old.changed(measures=[*old.measures, *unsure])])
-    assert broken.headline.startswith("No verdict: tiny-model is not shown to do the task.")
+    assert broken.headline.startswith("No verdict: tiny-model is not shown to do ioi.")
 
 
 def test_a_precondition_that_is_not_met_leaves_no_answer(
@@ -132,7 +132,7 @@ def test_a_precondition_that_is_not_met_leaves_no_answer(
     tables = [table for table in good.tables if table.name != "does the task"]
     cases = {
         "prefers the foil in 30 of 30": good.changed(tables=[*tables, able(names, 0.0)]),
-        "ties with a foil in 30 of 30": good.changed(tables=[*tables, able(names, 0.5)]),
+        "they tie in 30 of 30": good.changed(tables=[*tables, able(names, 0.5)]),
         "prefers some answers whatever": good.changed(tables=[*tables, able(names, 0.8, 0.78)]),
         "have a prompt of the training": good.changed(
             data={"test": of_test(30, **{"shared with training pairs": 9})}

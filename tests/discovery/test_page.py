@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mechassay.discovery.methods_by_column import MethodsByColumn
 from mechassay.discovery.page import (
     ability_text,
     baseline_text,
@@ -16,8 +17,9 @@ from mechassay.discovery.page import (
     resolved_text,
     results_table,
 )
+from mechassay.discovery.suite_conclusion import Candidates, conclude_suite
 from mechassay.discovery.suite_page import SuitePage, suite_differences
-from mechassay.results.page import BEST, OVERSHOT, Report, Text
+from mechassay.results.page import BEST, OVERSHOT, Report
 from mechassay.results.records import Measure, Record, Spec, Values
 
 Make = Callable[..., Record]
@@ -120,22 +122,29 @@ def test_a_suite_says_who_is_nearest_and_what_has_too_few_pairs(records: list[Re
         for record in records
     ]
     left = (
-        "No verdict on 1 task. other, tiny-model: only 19 independent test pairs, fewer than 20."
-        " The numbers hold for these pairs; use more prompts."
+        "other (tiny-model) counts for no method: only 19 independent test pairs of other, fewer"
+        " than 20. The numbers hold for these pairs; use more prompts."
     )
-    assert _said(few) == left
-    assert _said([*records, *few]) == (
-        "3 methods on 1 task, 24 test pairs each. Nearest to the model (CMA): a, b perhaps first in"
-        f" 1. Better than random rankings: a, b, c in 1. {left}"
-    )
-    assert "Nearest" not in _said(records[:1]), "one method has nobody to be nearer than"
+    none = "No verdict: no task is left on which methods can be compared. "
+    assert answers(few) == [none + left]
+    made = answers([*records, *few])
+    assert made[0].startswith("1 of 2 tasks count for no method. ") and left in made
+    assert made[-2:] == [
+        "Nearest to the model by CMA, tiny-model, 1 task of 24 test pairs: a, b perhaps first on"
+        " 1.",
+        "Better than random rankings, tiny-model: a, b, c on 1.",
+    ]
+    alone = " ".join(answers(records[:1]))
+    assert "Nearest" not in alone, "one method has nobody to be nearer than"
 
 
 def test_a_suite_says_what_was_not_compared_and_what_is_worth_nothing(make_record: Make) -> None:
     f = (0.9, 0.95, 1.0, 1.0)
     alone, few = (with_values(make_record("m", seeds=n), f, 7) for n in (0, 2))
-    assert "Without random rankings to compare with: m in 1." in _said([alone])
-    assert "Too few of these to tell: m in 1." in _said([few])
+    without = "Without random rankings to compare with, tiny-model: m on 1."
+    assert without in answers([alone])
+    too_few = "Above all random rankings, which are too few to tell, tiny-model: m on 1."
+    assert too_few in answers([few])
     good = with_values(make_record("m"), f, 7)
     # As far from the model as random rankings are.
     ends = {"result": (0.21, 0.1, 0.3), **dict.fromkeys(RANDOM_GAPS, (0.0, -0.1, 0.1))}
@@ -147,31 +156,32 @@ def test_a_suite_says_what_was_not_compared_and_what_is_worth_nothing(make_recor
             for m in good.measures
         ]
     )
-    assert "Better than random rankings: m in 1." in _said([good])
-    assert "None is better than random rankings." in _said([worthless])
+    assert "Better than random rankings, tiny-model: m on 1." in answers([good])
+    none = "No method is shown to be better than random rankings, tiny-model, 1 task."
+    assert none in answers([worthless])
 
 
 def test_many_methods_of_which_a_page_says_the_same_are_counted(make_record: Make) -> None:
     f = (0.9, 0.95, 1.0, 1.0)
     methods = [with_values(make_record(name), f, 7) for name in "abcde"]
     few = with_values(make_record("few", seeds=2), f, 7)
-    assert "Better than random rankings: a, b, c, d in 1; few in none." in _said(
-        [*methods[:4], few]
-    )
-    assert "Better than random rankings: 5 methods in 1; few in none." in _said([*methods, few])
-    assert "Too few of these to tell: few in 1." in _said([*methods, few])
+    better = "Better than random rankings, tiny-model: {} on 1."
+    assert better.format("a, b, c, d") in answers([*methods[:4], few])
+    assert better.format("5 methods") in answers([*methods, few])
+    too_few = "Above all random rankings, which are too few to tell, tiny-model: few on 1."
+    assert too_few in answers([*methods, few])
 
 
 def test_a_random_method_that_is_nearest_is_named(records: list[Record], make_record: Make) -> None:
     random = with_values(make_record("random"), (1.0, 1.0, 1.0, 1.0), 9)
-    said = _said([records[2], random])
-    assert "1 method on 1 task" in said and "(CMA): random first in 1." in said
+    (nearest,) = (x for x in answers([records[2], random]) if x.startswith("Nearest"))
+    assert nearest.endswith("1 task of 24 test pairs: random first on 1.")
 
 
-def _said(records: list[Record]) -> str:
-    """The first sentences of a suite's page."""
-    blocks = SuitePage().sections(Report(records))[0].blocks
-    return next(block.text for block in blocks if isinstance(block, Text) and block.lead)
+def answers(records: list[Record]) -> list[str]:
+    """The sentences that a suite's page begins with."""
+    cells = MethodsByColumn(Report(records))
+    return conclude_suite(cells, Candidates.of(cells)).lines
 
 
 def test_the_best_of_a_column_are_marked(records: list[Record], make_record: Make) -> None:

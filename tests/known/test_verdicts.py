@@ -682,16 +682,16 @@ def test_a_suite_says_which_tasks_count_for_no_method(subject: Subject, tmp_path
         "2 of 3 tasks count for no method. Run exact: of 2 methods with a result on 1 task it has"
     )
     assert (
-        f"wrong.jsonl, mine counts for no method: mine prefers the foil in {N} of {N} pairs. Are"
+        f"wrong.jsonl (mine) counts for no method: mine prefers the foil in {N} of {N} pairs. Are"
         " answers and foils exchanged?"
     ) in made.answers
     assert any(
-        line.startswith("same.jsonl, mine counts for no method: the ablation changes nothing")
+        line.startswith("same.jsonl (mine) counts for no method: the ablation changes nothing")
         for line in made.answers
     )
     none = suite(subject, tasks[1:], tmp_path / "none", "exact", "eap")
     assert none.answers[0].startswith(
-        "No verdict: no task is left on which methods can be compared. wrong.jsonl, mine counts"
+        "No verdict: no task is left on which methods can be compared. wrong.jsonl (mine) counts"
     )
 
 
@@ -707,11 +707,11 @@ def test_a_method_that_fails_on_a_task_gains_nothing(subject: Subject, tmp_path:
     made = suite(subject, tasks, tmp_path, "exact", "eap", scores=(peeked, equal))
     assert made.answers[0].startswith("Run exact: of 2 methods with a result on 2 tasks it has the")
     assert (
-        f"peeked gets no average: on second.jsonl, mine, {N} of the {N} test pairs are among the"
+        f"peeked gets no average: on second.jsonl (mine) {N} of the {N} test pairs are among the"
         " pairs that the scores of peeked were found on. Evaluate on other pairs."
     ) in made.answers
     assert any(
-        line.startswith("equal gets no average: on first.jsonl, mine, equal ranks nothing")
+        line.startswith("equal gets no average: on first.jsonl (mine) equal ranks nothing")
         for line in made.answers
     )
     ranked = [line for line in made.answers if "Nearest" in line or "Better than random" in line]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +69,19 @@ def test_ioi_is_solved_and_empty_and_full_circuits_are_the_two_runs(model: Model
     # The counterfactual swaps which name is right.
     assert differences[0] > 1
     assert differences[1] < -1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["ioi", "greater-than", "docstring"])
+def test_a_real_model_does_three_tasks_better_than_chance(
+    smollm: Model, tmp_path: Path, task: str
+) -> None:
+    experiment = ma.AccuracyExperiment((smollm.name,), (task,), limit=40)
+    models = {smollm.name: smollm}
+    report = ma.run(experiment, tmp_path / "run", models=models, progress=SILENT)
+    assert report.answers[0].startswith(
+        f"{smollm.name} does {task} better than chance: it is right"
+    )
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_other_kinds_of_runs(tmp_path: Path) -> None:
     first = ma.run(experiment, tmp_path, progress=SILENT)
     run = ma.open_run(tmp_path)
     assert run.records == first.records and not run.scores and not run.circuits and not run.curves
-    assert "Original prompts" in run.tables and "truth-ioi: " in run.conclusion
+    assert "Original prompts" in run.tables and "of truth-ioi, fewer than 20" in run.conclusion
 
 
 @pytest.mark.parametrize("plan", ["{", "[]", '{"kind": "no such kind"}', '{"kind": "circuits"}'])

@@ -548,7 +548,8 @@ class _Dossier:
         for stored in answering(part, self.claim, self.records):
             case = task(stored.record)
             if case.standing is Standing.NOT_MET:
-                return case.text({"model": stored.record.model.name})
+                own = stored.record
+                return case.text({"model": own.model.name, "task": own.task.name})
         return ""
 
     def is_whole(self) -> bool:

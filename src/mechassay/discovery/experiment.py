@@ -246,8 +246,8 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
         if not self.even_at_chance:
             able = task_of(inputs.ability.table())
             if able.standing is Standing.NOT_MET:
-                text = able.text({"model": inputs.model.name})
-                yield AT_CHANCE, f"{text[0].upper()}{text[1:]}"
+                names = {"model": inputs.model.name, "task": inputs.task.name}
+                yield AT_CHANCE, able.text(names)
         if self.max_minutes is None or self.scores or inputs.scores_file(cell).is_file():
             return
         model, n_pairs = inputs.model, len(inputs.train)

@@ -11,18 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from mechassay.circuits.evaluation.chance import against_chance, n_methods
 from mechassay.circuits.evaluation.differences import AreaName, Differences
 from mechassay.circuits.mib_submission import ARITHMETIC
+from mechassay.discovery.conclusion import excluded
 from mechassay.discovery.page import rank_text, ranked, resolved_text
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name, is_random
 from mechassay.results.page import BEST, NOTHING, OVERSHOT, Report, Row, TextTable
-from mechassay.results.preconditions import information
+from mechassay.results.preconditions import different, information
 from mechassay.results.records import Failure, Record, estimate_of
 from mechassay.results.sections import measured
-from mechassay.results.verdict import Standing
+from mechassay.results.verdict import Case, Standing
 from mechassay.stats.intervals import independent_mean
 from mechassay.utils.display import interval
 
@@ -61,6 +63,11 @@ class ModelTask:
         """What it is called where tables of all models meet."""
         return self.model if self.model == self.task else f"{self.task}, {self.model}"
 
+    @property
+    def words(self) -> str:
+        """The name in a sentence: "ioi (smollm2-135m)"."""
+        return self.model if self.model == self.task else f"{self.task} ({self.model})"
+
 
 class MethodsByColumn:
     """Records and failures by column and method."""
@@ -85,6 +92,30 @@ class MethodsByColumn:
         }
         self.best_of: dict[tuple[ModelTask, str], frozenset[str]] = {}
         self.differences_of: dict[tuple[ModelTask, AreaName], Differences | None] = {}
+
+    @cached_property
+    def excluded(self) -> dict[ModelTask, str]:
+        """For each column with a result why it counts for no method; "" if it counts."""
+        heads = {column: self.head(column) for column in self.columns}
+        return {column: excluded(head) for column, head in heads.items() if head is not None}
+
+    @cached_property
+    def copies(self) -> dict[str, Case]:
+        """The methods whose rankings are copies of another's on every task that counts."""
+        equal: dict[str, list[tuple[str, ...]]] = {}
+        for column in (column for column, reason in self.excluded.items() if not reason):
+            records = {m: self.records.get((column, m)) for m in self.methods}
+            own = [(m, r) for m, r in records.items() if r is not None and not is_random(r)]
+            for place, (other, its) in enumerate(own):
+                pairs = {one: different([r, its], [one, other])[0] for one, r in own[:place]}
+                same = tuple(one for one, case in pairs.items() if case.name == "same")
+                equal.setdefault(other, []).append(same)
+        copies = dict[str, Case]()
+        for other, same in equal.items():
+            of_all = [one for one in same[0] if all(one in x for x in same) and one not in copies]
+            if of_all:
+                copies[other] = Case("different", "same", {"one": of_all[0], "other": other})
+        return copies
 
     def groups(self) -> Iterator[tuple[str, list[ModelTask]]]:
         """Columns of one table and what they share: each model's tasks, then all ground truths."""
@@ -148,7 +179,11 @@ class MethodsByColumn:
     ) -> TextTable:
         """A table without methods that have nothing in any column."""
         truths = truth_names()
-        names = [column.model if column.model in truths else column.task for column in columns]
+        names = [
+            (column.model if column.model in truths else column.task)
+            + (" (no verdict)" if self.excluded.get(column) else "")
+            for column in columns
+        ]
         kept = [row for row in rows if row.kind or set(row.cells[1:]) != {NOTHING}]
         cells = "".join(cell for row in kept for cell in row.cells[1:])
         marks = [words for mark, words in ((BEST, MARKED), (OVERSHOT, OVERSHOOTS)) if mark in cells]
@@ -172,7 +207,7 @@ class MethodsByColumn:
         """The methods of a column that no other is resolved to be better than, without those that
         are not better than random rankings or that overshoot.
         """
-        if area not in RANKS or (column, area) in self.best_of:
+        if self.excluded.get(column) or area not in RANKS or (column, area) in self.best_of:
             return self.best_of.get((column, area), frozenset())
         differences = self.differences(column, area)
         ranks = differences.ranks() if differences is not None else ()
@@ -241,7 +276,9 @@ class MethodsByColumn:
             held = {
                 method: record
                 for method, record in records
-                if record is not None and (column, method) not in self.broken
+                if record is not None
+                and (column, method) not in self.broken
+                and method not in self.copies
             }
             differences = ranked(list(held.values()), area, names=list(held))
             self.differences_of[column, area] = differences

@@ -23,11 +23,9 @@ from typing import Any
 import numpy as np
 
 from mechassay.circuits.evaluation.curve import SMALLEST
-from mechassay.discovery.conclusion import excluded
 from mechassay.discovery.methods_by_column import MethodsByColumn, ModelTask
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import is_random
-from mechassay.results.preconditions import different
 from mechassay.results.records import Record
 from mechassay.results.verdict import Case, Conclusion
 from mechassay.stats.intervals import FEW_GROUPS
@@ -54,7 +52,6 @@ class Candidates:
         seconds: to find a circuit, the median over tasks of the first kind; NaN for scores of a
             file, of which the time is not known.
         without: for each method without an average, the case that says why.
-        copies: for each method that is a copy of another, the case that says so.
     """
 
     columns: Mapping[str, Sequence[ModelTask]]
@@ -62,7 +59,6 @@ class Candidates:
     cma: Mapping[str, tuple[float, ...]]
     seconds: Mapping[str, float]
     without: Mapping[str, Case]
-    copies: Mapping[str, Case]
 
     @property
     def every(self) -> list[ModelTask]:
@@ -79,13 +75,12 @@ class Candidates:
 
     @classmethod
     def of(cls, cells: MethodsByColumn) -> Candidates:
-        truths, reasons = set(truth_names()), excluded_tasks(cells)
-        there = [c for c, reason in reasons.items() if not reason]
+        truths = set(truth_names())
+        there = [column for column, reason in cells.excluded.items() if not reason]
         kinds = {"task": [c for c in there if c.model not in truths]}
         kinds["ground truth"] = [c for c in there if c.model in truths]
         kinds = {kind: own for kind, own in kinds.items() if own}
         columns = [column for own in kinds.values() for column in own]
-        copies = _copies(cells, columns)
         held, cma, seconds = dict[str, list[Record]](), {}, {}
         without = dict[str, Case]()
         # The columns of the first kind come first; it alone says what a method costs.
@@ -93,7 +88,7 @@ class Candidates:
         for method in cells.methods:
             records = [cells.records.get((column, method)) for column in columns]
             own = [r for r in records if r is not None and not is_random(r)]
-            if not own or method in copies:
+            if not own or method in cells.copies:
                 continue
             reason = _without_average(cells, columns, method)
             if reason is not None:
@@ -104,22 +99,22 @@ class Candidates:
             parts += [(columns[n_first:], chosen[n_first:])] if len(kinds) > 1 else []
             cma[method] = tuple(_mean_of_models(*part) for part in parts)
             seconds[method] = float(np.median(list(map(_cost, own))[:n_first]))
-        return cls(kinds, held, cma, seconds, without, copies)
+        return cls(kinds, held, cma, seconds, without)
 
 
 def conclude_suite(cells: MethodsByColumn, candidates: Candidates) -> Conclusion:
     """Return which method to run, which tasks and methods do not count, and which methods are first
     by CMA and better than random rankings.
     """
-    reasons = {column: reason for column, reason in excluded_tasks(cells).items() if reason}
-    why = [Case("left out", "task", {"cell": c.name, "reason": x}) for c, x in reasons.items()]
-    numbers = {"excluded": len(reasons), "cells": len(excluded_tasks(cells))}
+    reasons = {column: reason for column, reason in cells.excluded.items() if reason}
+    why = [Case("left out", "task", {"cell": c.words, "reason": x}) for c, x in reasons.items()]
+    numbers = {"excluded": len(reasons), "cells": len(cells.excluded)}
     if not candidates.columns:
         first = [case.text({}) for case in why[:NAMED]] or ["There are no results."]
         return Conclusion((Case("cells", "none", {**numbers, "why": " ".join(first)}),))
     preconditions = [
         Case("cells", "excluded" if reasons else "met", numbers),
-        *candidates.copies.values(),
+        *cells.copies.values(),
         *candidates.without.values(),
     ]
     answers = [*_to_run(cells, candidates), *why[:NAMED]]
@@ -131,12 +126,6 @@ def conclude_suite(cells: MethodsByColumn, candidates: Candidates) -> Conclusion
     return Conclusion(tuple(preconditions), tuple(answers))
 
 
-def excluded_tasks(cells: MethodsByColumn) -> dict[ModelTask, str]:
-    """Return for each task with a result why it counts for no method; "" if it counts."""
-    heads = {column: cells.head(column) for column in cells.columns}
-    return {column: excluded(head) for column, head in heads.items() if head is not None}
-
-
 def _without_average(
     cells: MethodsByColumn, columns: Sequence[ModelTask], method: str
 ) -> Case | None:
@@ -145,37 +134,19 @@ def _without_average(
     for column in columns:
         record = cells.records.get((column, method))
         if record is None:
-            missing.append(column.name)
+            missing.append(column.words)
             continue
         broken = cells.broken.get((column, method))
         if broken is not None:
-            numbers = {"method": method, "cell": column.name, "reason": broken.text({})}
+            numbers = {"method": method, "cell": column.words, "reason": broken.text({})}
             return Case("average", "broken", numbers, of=method)
         if math.isnan(_chosen_cma(record)):
-            numbers = {"method": method, "cell": column.name, "needed": FEW_GROUPS}
+            numbers = {"method": method, "cell": column.words, "needed": FEW_GROUPS}
             return Case("average", "not chosen", numbers, of=method)
     more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
     names = ", ".join(missing[:NAMED]) + more
     numbers = {"method": method, "cells": names}
     return Case("average", "missing", numbers, of=method) if missing else None
-
-
-def _copies(cells: MethodsByColumn, columns: Sequence[ModelTask]) -> dict[str, Case]:
-    """Return the methods whose rankings are copies of another's on every task that both have."""
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for column in columns:
-        records = {m: cells.records.get((column, m)) for m in cells.methods}
-        own = [(m, r) for m, r in records.items() if r is not None and not is_random(r)]
-        for place, (other, its) in enumerate(own):
-            pairs = {one: different([r, its], [one, other])[0] for one, r in own[:place]}
-            same = tuple(one for one, case in pairs.items() if case.name == "same")
-            found.setdefault(other, []).append(same)
-    copies = dict[str, Case]()
-    for other, same in found.items():
-        of_all = [one for one in same[0] if all(one in own for own in same) and one not in copies]
-        if of_all:
-            copies[other] = Case("different", "same", {"one": of_all[0], "other": other})
-    return copies
 
 
 def _mean_of_models(columns: Sequence[ModelTask], values: Sequence[float]) -> float:
@@ -266,7 +237,7 @@ def _where_worse(
             n_little += 1
             continue
         ends = (float(m[place, own]) for m in (differences.low, differences.high))
-        name = f"than {differences.names[place]} on {column.name}"
+        name = f"than {differences.names[place]} on {column.words}"
         parts.append(f"{name} by {interval(by, *ends)}")
     numbers = {"method": chosen, "compared": n_compared, "cells": len(columns), "close": CLOSE}
     if parts:
@@ -291,8 +262,8 @@ def _of_group(cells: MethodsByColumn, name: str, judged: Sequence[ModelTask]) ->
                     ranks.setdefault(method, []).append(rank)
         for method in cells.methods:
             record = cells.records.get((column, method))
-            sound = record is not None and (column, method) not in cells.broken
-            if record is not None and sound and not is_random(record):
+            out = (column, method) in cells.broken or method in cells.copies
+            if record is not None and not out and not is_random(record):
                 verdicts.setdefault(method, []).append(cells.chance(column, method, "cma"))
     sizes = [head.n for column in judged if (head := cells.head(column)) is not None]
     numbers = {

@@ -193,8 +193,8 @@ class SuitePage(Page):
 def _unfolded(tables: Sequence[TextTable]) -> list[TextTable]:
     """Return the tables by CMA, and next to what has a result what has none."""
     by_cma = f"{TEXTS.measure('cma', math.nan).heading}{BY['cma']}{BETTER['up']}, "
-    shown = [table for table in tables if table.title.startswith(by_cma)]
-    return [*shown, *(table for table in tables if table.title == WITHOUT)]
+    by_cma_tables = [table for table in tables if table.title.startswith(by_cma)]
+    return [*by_cma_tables, *(table for table in tables if table.title == WITHOUT)]
 
 
 def _candidates_table(candidates: Candidates) -> TextTable:

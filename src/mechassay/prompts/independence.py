@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from mechassay.prompts.batch import Batch
+if TYPE_CHECKING:
+    from mechassay.prompts.batch import Batch
 
 Tokens = tuple[int, ...]
 POOLED, PROMPTS = "pooled", "different prompts"

@@ -96,9 +96,9 @@ def does(record: Record, of: str = "") -> Case:
     if any(record.table(ABILITY).numbers("chance")):
         return Case("does", case.name, case.numbers)
     # An answer that is written is not guessed among choices.
-    shown = {"met": "writes", "few contrasts": "writes"}
-    shown |= dict.fromkeys(("not shown", "exchanged", "below", "worse"), "not written")
-    return Case("does", shown.get(case.name, case.name), case.numbers)
+    names = {"met": "writes", "few contrasts": "writes"}
+    names |= dict.fromkeys(("not shown", "exchanged", "below", "worse"), "not written")
+    return Case("does", names.get(case.name, case.name), case.numbers)
 
 
 def task_of(pairs: Table, unit: str = "pair") -> Case:

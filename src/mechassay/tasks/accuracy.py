@@ -479,8 +479,8 @@ def task_accuracy(
     groups: dict[str, tuple[str, ...]] = {}
     for kind, own in places.items():
         in_groups = grouped([names[row] for row in own], [tokens[n] for n in own.values()])
-        found = dict(zip(own, in_groups, strict=True))
-        groups[kind] = tuple(found.get(row, name) for row, name in enumerate(names))
+        of_row = dict(zip(own, in_groups, strict=True))
+        groups[kind] = tuple(of_row.get(row, name) for row, name in enumerate(names))
     exchanges = _exchanges(there, groups[kinds[0]], kinds)
     scored = score_prompts(model, prompts, exchanges=exchanges, progress=progress)
     scores = {"greedy": scored.greedy, "ranked": scored.ranked, "chance": scored.chance}

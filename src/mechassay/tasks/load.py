@@ -18,14 +18,13 @@ from itertools import chain, islice
 from os import PathLike, fspath
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from mechassay.errors import BadFile, BadUsage, MechassayError, NoSuchSplit, one_of
 from mechassay.prompts.independence import linked_groups
 from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable
 from mechassay.prompts.rows import FILES, check_ending
 from mechassay.prompts.tokenization import Aligned, Misaligned, Span, compared, tokenizer_of
-from mechassay.results.verdict import Case, Conclusion
 from mechassay.tasks import registry_of
 from mechassay.tasks.file_splits import Contents, contents_of, own_id, readings
 from mechassay.tasks.greater_than import GreaterThan
@@ -33,6 +32,9 @@ from mechassay.tasks.pair_rows import RESERVED, SPLIT, PairRow, pair_rows
 from mechassay.tasks.task import ALL, COMPARED, PRIVATE, SPLITS, Task, aligned
 from mechassay.utils.arguments import checked
 from mechassay.utils.display import SILENT, Progress
+
+if TYPE_CHECKING:
+    from mechassay.results.verdict import Conclusion
 
 
 def parts_of(text: str, values: Mapping[str, str], given: Mapping[str, Span]) -> dict[str, Span]:
@@ -452,6 +454,7 @@ def _conclusion(
     task: Task, splits: Mapping[str, SplitCheck], limit: int | None, *, by_tokens: bool
 ) -> Conclusion:
     """Return whether a run on all pairs can have a verdict over prompts."""
+    from mechassay.results.verdict import Case, Conclusion
     from mechassay.stats.intervals import FEW_GROUPS
 
     named: dict[str, dict[str, Any]] = {
