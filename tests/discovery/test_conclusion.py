@@ -133,7 +133,7 @@ def test_a_precondition_that_is_not_met_leaves_no_answer(
     cases = {
         "prefers the foil in 30 of 30": good.changed(tables=[*tables, able(names, 0.0)]),
         "they tie in 30 of 30": good.changed(tables=[*tables, able(names, 0.5)]),
-        "prefers some answers whatever": good.changed(tables=[*tables, able(names, 0.8, 0.78)]),
+        "not shown to read the prompts": good.changed(tables=[*tables, able(names, 0.8, 0.78)]),
         "have a prompt of the training": good.changed(
             data={"test": of_test(30, **{"shared with training pairs": 9})}
         ),

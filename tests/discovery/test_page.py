@@ -143,7 +143,7 @@ def test_a_suite_says_what_was_not_compared_and_what_is_worth_nothing(make_recor
     alone, few = (with_values(make_record("m", seeds=n), f, 7) for n in (0, 2))
     without = "Without random rankings to compare with, tiny-model: m on 1."
     assert without in answers([alone])
-    too_few = "Above all random rankings, which are too few to tell, tiny-model: m on 1."
+    too_few = "Above all random rankings, which are too few for a test, tiny-model: m on 1."
     assert too_few in answers([few])
     good = with_values(make_record("m"), f, 7)
     # As far from the model as random rankings are.
@@ -168,7 +168,7 @@ def test_many_methods_of_which_a_page_says_the_same_are_counted(make_record: Mak
     better = "Better than random rankings, tiny-model: {} on 1."
     assert better.format("a, b, c, d") in answers([*methods[:4], few])
     assert better.format("5 methods") in answers([*methods, few])
-    too_few = "Above all random rankings, which are too few to tell, tiny-model: few on 1."
+    too_few = "Above all random rankings, which are too few for a test, tiny-model: few on 1."
     assert too_few in answers([*methods, few])
 
 

@@ -529,8 +529,10 @@ def test_a_model_that_does_its_task_is_better_than_chance(
 ) -> None:
     rows = rows_from(ma.load_task(TRUTH).pairs("test", subject.model, limit=n))
     made = scored(subject, subject.file("good", rows), tmp_path)
-    assert made.answers[0].startswith("mine does good.jsonl better than chance: it is right on 1.0")
-    assert f" of {n} examples. Guessing is right on 0.50, and exchanged prompts on 0.4" in str(made)
+    assert made.answers[0].startswith(
+        "mine does good.jsonl better than chance: it prefers a right choice in 1.0"
+    )
+    assert f" of {n} examples. Guessing does in 0.50, and with exchanged prompts" in made.answers[0]
     assert made.records[0].verdict == Verdict.YES
 
 
@@ -541,7 +543,9 @@ def test_rows_without_a_split_column_and_a_ground_truth(subject: Subject, tmp_pa
     made = scored(subject, subject.file("own", rows), tmp_path / "own")
     assert "mine does own.jsonl better than chance" in str(made) and made.records[0].n == 100
     made = scored(subject, TRUTH, tmp_path / "truth", limit=40)
-    assert made.answers[0].startswith("mine does truth-ioi better than chance: it is right on 1.0")
+    assert made.answers[0].startswith(
+        "mine does truth-ioi better than chance: it prefers a right choice in 1"
+    )
 
 
 def test_weights_of_0_prefer_nothing_whatever_is_right(subject: Subject, tmp_path: Path) -> None:
@@ -649,7 +653,9 @@ def test_a_liking_for_large_numbers_does_not_compare_numbers(
     model = make_model(hf, truth.tokenizer, name="large")
     made = scored(subject, "truth-greater-than-trained", tmp_path / "large", model, limit=60)
     assert made.records[0].value("ranked@original") == 1.0
-    assert made.answers[0].startswith("large prefers some answers whatever the prompt.")
+    assert made.answers[0].startswith(
+        "large is not shown to read the prompts of truth-greater-than."
+    )
     assert made.records[0].verdict == Verdict.NOT_DISTINGUISHABLE
     made = scored(subject, "truth-greater-than-trained", tmp_path / "truth", truth, limit=60)
     assert made.records[0].verdict == Verdict.YES

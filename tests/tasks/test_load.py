@@ -835,7 +835,7 @@ def test_spellings_of_one_prompt_are_one_group_by_tokens(tmp_path: Path) -> None
         " prompts."
     )
     assert by_tokens.splits["test"].groups == by_tokens.splits["test"].prompts == 3
-    assert by_text.splits["test"].prompts == 24
+    assert by_text.splits["test"].prompts == 3 and by_text.verdict == Verdict.NO_VERDICT
 
 
 def test_what_a_check_did_not_look_at(tmp_path: Path) -> None:
@@ -846,7 +846,9 @@ def test_what_a_check_did_not_look_at(tmp_path: Path) -> None:
         "The test pairs of my are enough for a verdict. Its train pairs are 5 ind"
     )
     by_text = check_pairs(write(tmp_path, rows_of(30, "test"))).conclusion
-    assert by_text.startswith("Prompts were compared by text; --model compares their tokens. Each")
+    assert by_text.startswith(
+        "Prompts were compared by their words; --model compares their tokens."
+    )
     limited = check_pairs(path, words(), limit=10)
     assert (
         limited.verdict == Verdict.NOT_TESTED and "Only 10 examples of each" in limited.conclusion

@@ -38,8 +38,8 @@ RANKS: dict[AreaName, str] = {
 BY_CHANCE = "*"
 """Beside a rank: the method is not better than random rankings."""
 MARKED = (
-    f"{BEST} the best of its column, or not resolved from it by paired differences, and better than"
-    " random rankings."
+    f"{BEST} the best of its column, or not distinguishable from it by paired differences, of"
+    " methods that are better than random rankings."
 )
 OVERSHOOTS = f"{OVERSHOT} overshoots: resolved to be more than the model itself, and not the best."
 AVERAGED = "The mean of both operators; its interval is that of two independent estimates."
@@ -258,11 +258,21 @@ class MethodsByColumn:
 
     def chance(self, column: ModelTask, method: str, area: AreaName) -> str:
         """The verdict on a method beside random rankings; "none" where there are none."""
-        records = [record for (place, _), record in self.records.items() if place == column]
         record = self.records[column, method]
         if not control_kinds(record):
             return "none"
-        return against_chance(record, area, n_methods(records)).verdict
+        return against_chance(record, area, self.n_tried(column)).verdict
+
+    def n_tried(self, column: ModelTask) -> int:
+        """The number of methods of a column, of which one may be best by chance. Copies and results
+        that do not count are not tried.
+        """
+        records = [
+            record
+            for (place, method), record in self.records.items()
+            if place == column and (place, method) not in self.broken and method not in self.copies
+        ]
+        return n_methods(records)
 
     def by_chance(self, column: ModelTask, method: str, area: AreaName) -> bool:
         """Whether a method cannot be called better than random rankings."""

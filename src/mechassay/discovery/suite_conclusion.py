@@ -28,6 +28,7 @@ from mechassay.models.sources import truth_names
 from mechassay.results.curves import is_random
 from mechassay.results.records import Record
 from mechassay.results.verdict import Case, Conclusion
+from mechassay.stats.chance import DRAWS_PER_TRY
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import counted, interval
 
@@ -201,6 +202,8 @@ def _to_run(cells: MethodsByColumn, candidates: Candidates) -> Iterator[Case]:
         "longer": seconds_text(cost[best]),
         "better": n_better,
         "few": n_few,
+        "tried": (tried := max(map(cells.n_tried, candidates.every))),
+        "enough": DRAWS_PER_TRY * tried,
     }
     if not n_better + n_few:
         yield Case("to run", "not distinguishable", numbers)
@@ -211,7 +214,10 @@ def _to_run(cells: MethodsByColumn, candidates: Candidates) -> Iterator[Case]:
     if cheapest != chosen:
         own = {"method": cheapest, "seconds": seconds_text(cost[cheapest])}
         yield Case("to run", "cheapest", {**own, "cma": f"{cma[cheapest]:.3f}"})
-    yield Case("to run", "few rankings" if n_few else "better than random", numbers)
+    if n_better:
+        yield Case("to run", "better than random", numbers)
+    if n_few:
+        yield Case("to run", "few rankings", numbers)
     yield from _where_worse(cells, candidates.every, chosen)
 
 
@@ -271,12 +277,14 @@ def _of_group(cells: MethodsByColumn, name: str, judged: Sequence[ModelTask]) ->
         "cells": len(judged),
         "pairs": " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes)))),
     }
-    if len(ranks) > 1:
+    # Of rankings that are no better than random ones none is first.
+    good = any(own in ("better", "few rankings", "none") for x in verdicts.values() for own in x)
+    if len(ranks) > 1 and good:
         yield Case("group", "first", {**numbers, "methods": _leaders(ranks)})
     for verdict, case in BESIDE_RANDOM.items():
         n = {method: own.count(verdict) for method, own in verdicts.items()}
         if not any(n.values()):
-            if verdict == "better":
+            if verdict == "better" and not good:
                 yield Case("group", "none better", numbers)
             continue
         named = {

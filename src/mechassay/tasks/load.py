@@ -499,7 +499,7 @@ class _Looked(NamedTuple):
     length: int | None = None
     parts: tuple[str, ...] = ()
     group: str = ""
-    prompts: tuple[Hashable, Hashable] = ("", "")
+    prompts: tuple[Hashable, ...] = ("", "")
     compared: str = ""
 
 
@@ -513,7 +513,9 @@ def _looked(
         (None, "") if alignment is None else (len(alignment.clean), compared(alignment, tokenizer))
     )
     notes, parts = _notes(example, alignment), tuple(example.prompt.spans)
-    prompts = (example.prompt.text, example.counterfactuals[kind].text)
+    # Without a tokenizer, spaces that may make no token are not compared.
+    texts = (example.prompt.text, example.counterfactuals[kind].text)
+    prompts = tuple(" ".join(text.split()) for text in texts)
     if alignment is not None:
         prompts = (tuple(alignment.clean), tuple(alignment.counterfactual))
     group = example.group or example.id
