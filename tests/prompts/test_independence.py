@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mechassay.prompts.batch import Batch
+from mechassay.prompts.batch import Batch, contrasts
 from mechassay.prompts.independence import POOLED, PROMPTS, apart, independent, n_shared
 
 
@@ -86,3 +86,13 @@ def test_contrasts_are_words_where_one_word_decides() -> None:
         clean, other, [[1 + n // 15] for n in range(30)], [[2 - n // 15] for n in range(30)]
     )
     assert len(set(mixed.contrasts())) == 30
+
+
+def test_contrasts_of_prompts_of_unequal_length() -> None:
+    """The first word decides; other words are more or fewer in the counterfactual."""
+    clean = [(1 + n % 2, 10 + n, 50) for n in range(30)]
+    other = [(2 - n % 2, *range(10 + n, 12 + n + n % 3), 50) for n in range(30)]
+    answers = [str(1 + n % 2) for n in range(30)]
+    assert len(set(contrasts(clean, other, answers))) == 2
+    assert len(set(contrasts(clean, [() for _ in clean], answers))) == 2
+    assert contrasts([], [], []) == ()

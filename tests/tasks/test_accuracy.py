@@ -181,6 +181,66 @@ def test_a_joined_token_is_scored_from_before_the_join(model: Model) -> None:
     assert math.isfinite(found["bf"])
 
 
+def slow_score(model: Model, prompt: Prompt, begin: list[int]) -> float:
+    """How right the best choice of a prompt is after other tokens, one run a token."""
+    rests = {choice: ids(model, choice) for choice in prompt.choices}
+    if not rests:
+        return float(
+            any(
+                generated(model, begin, len(ids(model, a))) == ids(model, a) for a in prompt.answers
+            )
+        )
+    slow = {choice: log_prob(model, begin, rest) for choice, rest in rests.items()}
+    best = [choice for choice, value in slow.items() if value == max(slow.values())]
+    return sum(choice in prompt.answers for choice in best) / len(best)
+
+
+@pytest.mark.parametrize("kind", ["one token", "several tokens", "free answers"])
+def test_exchanged_is_the_mean_score_after_other_prompts(kind: str) -> None:
+    """In fp64, against one run a token: all given prompts for choices of one token, the first few
+    in turn for choices of several.
+    """
+    model = reader(build("gpt2", torch.float64))
+    rng = np.random.default_rng(3)
+    asked: list[Prompt] = []
+    for _ in range(9):
+        text = "".join(rng.choice([*DIGITS, "+", "="], size=rng.integers(2, 6)))
+        size = 40 if kind == "several tokens" else 10
+        choices = tuple(dict.fromkeys(str(k) for k in rng.integers(size // 4, size, size=4)))
+        choices = tuple(c for c in choices if kind != "one token" or len(c) == 1)
+        answers = tuple(DIGITS) if kind == "free answers" else choices[:2]
+        asked.append(Prompt(text, answers[:5], () if kind == "free answers" else choices))
+    exchanges = {row: [n for n in range(9) if n != row] for row in range(8)}
+    found = score_prompts(model, asked, exchanges=exchanges)
+    assert np.isnan(found.exchanged[8]), "no prompt was given"
+    n_tokens = [max(len(ids(model, text)) for text in (*p.choices, *p.answers)) for p in asked]
+    with exact_precision(model.hf), torch.no_grad():
+        for row, others in exchanges.items():
+            if n_tokens[row] > 1:
+                n = accuracy.FEW_EXCHANGED
+                others = [others[(row + k * len(others) // n) % len(others)] for k in range(n)]
+            slow = [slow_score(model, asked[row], ids(model, asked[o].text)) for o in others]
+            assert found.exchanged[row] == pytest.approx(np.mean(slow), abs=1e-12)
+
+
+def test_ties_count_by_the_part_that_is_right(model: Model) -> None:
+    zero = reader(build("gpt2"))
+    with torch.no_grad():
+        for parameter in zero.hf.parameters():
+            parameter.zero_()
+    zero = make_model(zero.hf, model.tokenizer, check=False)
+    asked = [
+        Prompt("1+1=", ("2",), ("2", "3")),
+        Prompt("1+2=", ("3",), ("1", "2", "3")),
+        Prompt("1+3=", ("4", "5"), ("3", "4", "5", "4")),
+        Prompt("1+4=", ("5",), ("5",)),
+    ]
+    found = score_prompts(zero, asked, exchanges={0: [1, 2]})
+    assert found.ranked.tolist() == [1 / 2, 1 / 3, 2 / 3, 1]
+    assert found.chance.tolist() == found.ranked.tolist()
+    assert found.tied.tolist() == [1, 1, 1, 0] and found.exchanged[0] == 0.5
+
+
 def test_undefined(model: Model) -> None:
     found = score_prompts(
         model, [Prompt("1+1="), Prompt("1+1=", ("2",)), Prompt("1+1=", (), ("1", "2"))]

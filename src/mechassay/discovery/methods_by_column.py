@@ -83,7 +83,7 @@ class MethodsByColumn:
         places = [*self.records, *self.without]
         self.columns = list(dict.fromkeys(column for column, _ in places if column.model))
         self.methods = list(dict.fromkeys(method for _, method in places if method))
-        # Scores that rank nothing or were found on the test pairs: such a result has no rank.
+        # Results of equal scores, or of scores that were found on the test pairs, have no rank.
         cases = {place: information(x, place[1]) for place, x in self.records.items()}
         self.broken = {
             place: case
@@ -95,7 +95,7 @@ class MethodsByColumn:
 
     @cached_property
     def excluded(self) -> dict[ModelTask, str]:
-        """For each column with a result why it counts for no method; "" if it counts."""
+        """The reason why a column with results counts for no method; "" if the column counts."""
         heads = {column: self.head(column) for column in self.columns}
         return {column: excluded(head) for column, head in heads.items() if head is not None}
 

@@ -84,7 +84,7 @@ class Candidates:
         columns = [column for own in kinds.values() for column in own]
         held, cma, seconds = dict[str, list[Record]](), {}, {}
         without = dict[str, Case]()
-        # The columns of the first kind come first; it alone says what a method costs.
+        # Only the columns of the first kind count for the cost of a method.
         n_first = len(next(iter(kinds.values()), []))
         for method in cells.methods:
             records = [cells.records.get((column, method)) for column in columns]
@@ -277,7 +277,7 @@ def _of_group(cells: MethodsByColumn, name: str, judged: Sequence[ModelTask]) ->
         "cells": len(judged),
         "pairs": " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes)))),
     }
-    # Of rankings that are no better than random ones none is first.
+    # A ranking that is not better than random rankings is not called first.
     good = any(own in ("better", "few rankings", "none") for x in verdicts.values() for own in x)
     if len(ranks) > 1 and good:
         yield Case("group", "first", {**numbers, "methods": _leaders(ranks)})

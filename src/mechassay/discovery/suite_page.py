@@ -191,7 +191,7 @@ class SuitePage(Page):
 
 
 def _unfolded(tables: Sequence[TextTable]) -> list[TextTable]:
-    """Return the tables by CMA, and next to what has a result what has none."""
+    """Return the tables by CMA and the table of failed and skipped cells."""
     by_cma = f"{TEXTS.measure('cma', math.nan).heading}{BY['cma']}{BETTER['up']}, "
     by_cma_tables = [table for table in tables if table.title.startswith(by_cma)]
     return [*by_cma_tables, *(table for table in tables if table.title == WITHOUT)]

@@ -199,7 +199,7 @@ class _Exchanged:
     def scores(
         self, questions: Sequence[_TokenQuestion], predicted: Mapping[Tokens, _Next]
     ) -> Float[np.ndarray, "n"]:
-        """Return the mean score of each question after its prompts; NaN if it has none."""
+        """Return the mean score of each question after its prompts; NaN without prompts."""
         scores = np.full(len(questions), np.nan)
         for row, others in self.several.items():
             own = [_right(questions[row], questions[x].tokens, predicted) for x in others]
@@ -222,7 +222,7 @@ class _Exchanged:
 
 
 def _right(question: _TokenQuestion, prompt: Tokens, predicted: Mapping[Tokens, _Next]) -> float:
-    """Return how right the best choice of a question is after a prompt, its own or another."""
+    """Return the score of a question after its own or another prompt; ties as `fraction_right`."""
     if not question.choices:
         return float(_writes(question, prompt, predicted))
     choices = question.compared
