@@ -124,6 +124,8 @@ def with_tables(page: str, text: str) -> str:
         if name == "Which to run":
             first = re.split(r"^(?:#|\*\*)", text, maxsplit=1, flags=re.MULTILINE)[0]
             sentences = " ".join(filter(None, first.splitlines()))
+            if not sentences:
+                sys.exit("tables.py: the run begins with no sentence on the method to run.")
             return f"{start}\n> {sentences}\n\n{end}"
         rows = r"\n+((?:\|.*\n)+(?:\n[^#|\n].*\n)?)"  # and a caption, if there is one
         if not (found := re.search(rf"^#+ {re.escape(name)}{rows}", text, re.MULTILINE)):

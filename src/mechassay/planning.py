@@ -38,7 +38,7 @@ from mechassay.interventions.site import blocks
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import kept_run_bytes, may_be_kept
 from mechassay.models.model import Model, outline
-from mechassay.prompts.pairs import Examples
+from mechassay.prompts.pairs import Examples, Prompt
 from mechassay.prompts.tokenization import encode
 from mechassay.runs.accuracy import AccuracyExperiment
 from mechassay.runs.cells import Cell
@@ -425,19 +425,22 @@ def _accuracy(
             raise BadPairs(f"Split {split!r} of {task.name} has no readable example.")
         prompts = [x for y in examples for x in (y.prompt, *y.counterfactuals.values())]
         columns = columns_of(model, [prompt.text for prompt in prompts])
-        own = [text for example in examples for text in example.prompt.choices]
-        every = [text for prompt in prompts for text in prompt.choices]
-        n_more = (_further(model, every) + FEW_EXCHANGED * _further(model, own)) / len(examples)
+        own = _further(model, [example.prompt for example in examples])
+        n_more = (_further(model, prompts) + FEW_EXCHANGED * own) / len(examples)
         n_each = len(prompts) / len(examples)
         operations += SCORED * n * (n_each * size.plain(columns) + n_more * size.plain(1))
         longest = max(longest, columns)
     return Work(model.name, size, operations, memory.working_set(size, model.decoder, longest))
 
 
-def _further(model: Model, choices: Sequence[str]) -> int:
-    """Return how many tokens of the choices come after their first."""
+def _further(model: Model, prompts: Sequence[Prompt]) -> int:
+    """Return how many beginnings of choices are run after the prompts."""
     assert model.tokenizer is not None
-    return sum(max(0, len(own) - 1) for own in encode(model.tokenizer, choices))
+    n = 0
+    for prompt in prompts:
+        choices = encode(model.tokenizer, prompt.choices) if prompt.choices else []
+        n += len({tuple(own[:end]) for own in choices for end in range(1, len(own))})
+    return n
 
 
 circuits_cost = _planned(_circuits)

@@ -422,3 +422,37 @@ def test_few_random_rankings_for_many_methods_are_named(measured: list[Record]) 
     text = to_run(records)
     assert "better than random" not in text
     assert "On 2 of 2 tasks eap-ig-inputs is above all random rankings that were drawn" in text
+
+
+def test_tasks_and_methods_without_any_result_are_named(measured: list[Record]) -> None:
+    """A task whose cells were skipped counts for no method; a method that failed everywhere gets
+    no average. The terminal, which has the failures, says the same as the page.
+    """
+    records = chosen_by(measured, {"eap": 0.9, "ifr": 0.8}, {})
+    skipped_task = [
+        Failure(
+            cell={"method": method, "task": "mcqa", "model": "one"},
+            error="at chance",
+            message="one is not shown to do mcqa.",
+            status="skipped",
+        )
+        for method in ("eap", "ifr")
+    ]
+    failed_method = [
+        Failure(
+            cell={"method": "acdc", "task": r.cell["task"], "model": r.cell["model"]},
+            error="BadUsage",
+            message="no such objective.",
+        )
+        for r in records
+        if r.cell["method"] == "eap"
+    ]
+    report = Report(records, [*skipped_task, *failed_method])
+    lines = report.answers
+    assert lines == SuitePage().answers(records, report.failures)
+    assert lines[0].startswith("1 of 3 tasks count for no method. Run eap: of 2 methods")
+    why = "skipped (at chance): one is not shown to do mcqa."
+    assert f"mcqa (one) counts for no method: {why}" in lines
+    assert any(line.startswith("acdc gets no average: it has no result on ") for line in lines)
+    alone = SuitePage().answers([], skipped_task)
+    assert alone[0].startswith("No verdict: no task is left on which methods can be compared. mcqa")

@@ -67,7 +67,7 @@ def test_pairs_of_one_group_exchange_nothing_and_ties_count_one_half() -> None:
     assert own.tied.tolist() == [1.0] * 6 and own.right.tolist() == [0.5] * 6
 
 
-def of_two_answers(right: float, exchanged: float, n: int = 40) -> Table:
+def of_two_answers(right: float, exchanged: float, n: int = 40, chance: float = 0.5) -> Table:
     """Pairs of two answers: so often right after their own prompt, and after other prompts."""
     ids = [str(row) for row in range(n)]
     columns = {
@@ -76,7 +76,7 @@ def of_two_answers(right: float, exchanged: float, n: int = 40) -> Table:
         "right": [float(row < right * n) for row in range(n)],
         "exchanged": [exchanged] * n,
         "tied": [0.0] * n,
-        "chance": [0.5] * n,
+        "chance": [chance] * n,
         "contrast": ids,
     }
     return Table(name=ABILITY, keys=("pair",), columns=columns)
@@ -99,3 +99,26 @@ def test_exchanged_prompts_explain_only_what_is_on_their_side_of_guessing(
     right: float, exchanged: float, case: str
 ) -> None:
     assert task_of(of_two_answers(right, exchanged)).name == case
+
+
+@pytest.mark.parametrize(
+    ("n_right", "n", "case"),
+    [(1, 200, "not shown"), (5, 200, "not shown"), (3, 40, "not shown"), (40, 200, "met")],
+)
+def test_a_few_free_answers_are_no_ability(n_right: int, n: int, case: str) -> None:
+    """Guessing is right on none, and so few exchanges may miss an answer that is liked."""
+    assert task_of(of_two_answers(n_right / n, 0.0, n, chance=0.0)).name == case
+
+
+def test_answers_that_no_other_prompt_lacks_exchange_nothing() -> None:
+    table = of_two_answers(1.0, float("nan"))
+    assert task_of(table).name == "no exchange"
+    one = table.model_copy(update={"columns": {**table.columns, "group": ["one"] * 40}})
+    assert task_of(one).name == "one group"
+
+
+def test_contrasts_are_stored_as_numbers() -> None:
+    """Tokens of private prompts must not be stored, nor hashes of them."""
+    subject = tiny.subject("gpt2", n_pairs=6)
+    table = ability_of(subject.model, subject.batch).table()
+    assert table.columns["contrast"] == list(range(6))

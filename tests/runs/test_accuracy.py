@@ -18,7 +18,8 @@ from helpers.tiny_models import with_words
 from mechassay.models.model import make_model
 from mechassay.results.page import Report, markdown, render
 from mechassay.results.plots import svg
-from mechassay.results.records import Failure, Measure, Record, Spec, Values, provenance
+from mechassay.results.preconditions import ABILITY
+from mechassay.results.records import Failure, Measure, Record, Spec, Table, Values, provenance
 from mechassay.runs.accuracy import AccuracyExperiment
 from mechassay.runs.accuracy_page import AccuracyPage, draw_accuracy, short
 from mechassay.tasks import load_task
@@ -193,3 +194,24 @@ def test_a_record_of_accuracy_draws_itself(tmp_path: Path) -> None:
     assert figure.axes[0].get_xlabel() == "accuracy" and "<svg" in record.html()
     axes = Figure().subplots()
     assert record.plot(axes) is axes.figure and axes.get_xlabel() == "accuracy"
+
+
+def test_examples_without_an_answer_are_no_groups() -> None:
+    """Of 40 examples 12 have a right answer, and 12 are too few for a verdict."""
+    own, ids = record("a"), [str(n) for n in range(40)]
+    columns = {name: [1.0] * 12 for name in ("right", "exchanged", "tied", "chance")}
+    columns |= {"exchanged": [0.25] * 12, "tied": [0.0] * 12, "chance": [0.25] * 12}
+    able = Table(
+        name=ABILITY,
+        keys=("pair",),
+        columns={"pair": ids[:12], "group": ids[:12], "contrast": ids[:12], **columns},
+    )
+    values = Values(unit="example", ids=ids, groups=ids)
+    made = own.model_copy(update={"values": values, "tables": [able]})
+    (answer,) = AccuracyPage().answers([made])
+    assert answer.startswith("No verdict: only 12 independent test examples of mcqa")
+    (missing,) = AccuracyPage().answers([own])
+    assert missing.startswith(
+        "This record does not say whether a reads the prompts of mcqa or prefers some answers"
+        " whatever the prompt."
+    )

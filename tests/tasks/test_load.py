@@ -850,8 +850,11 @@ def test_what_a_check_did_not_look_at(tmp_path: Path) -> None:
         "Prompts were compared by their words; --model compares their tokens."
     )
     limited = check_pairs(path, words(), limit=10)
-    assert (
-        limited.verdict == Verdict.NOT_TESTED and "Only 10 examples of each" in limited.conclusion
-    )
+    assert limited.verdict == Verdict.NOT_TESTED
+    assert limited.conclusion.startswith("Only the first 10 examples of each split were looked at")
+    groups = [{**row, "group": str(n // 10)} for n, row in enumerate(rows_of(200, "test"))]
+    path = write(tmp_path, groups)
+    assert check_pairs(path, words()).verdict == Verdict.YES
+    assert check_pairs(path, words(), limit=50).verdict == Verdict.NOT_TESTED
     none = check_pairs(write(tmp_path, rows_of(30, "train")), words())
     assert none.conclusion.startswith("No verdict: my has no test pairs.")

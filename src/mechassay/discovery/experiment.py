@@ -286,7 +286,7 @@ class CircuitsExperiment(CircuitsOptions, Experiment):
                 print_text(line, console)
             return
         several = len(report.by_group()) > 1
-        for line in report.answers if several else [report.conclusion]:
+        for line in (report.answers if several else []) or [report.conclusion]:
             print_text(line, console)
         console.print()
         super().show(report, console)

@@ -80,6 +80,12 @@ class MethodsByColumn:
             (ModelTask.of(failure), failure.cell.get("method", "")): failure.status
             for failure in report.failures
         }
+        self.messages = {
+            (ModelTask.of(failure), failure.cell.get("method", "")): (
+                f"{failure.status} ({failure.error}): {failure.message}"
+            )
+            for failure in report.failures
+        }
         places = [*self.records, *self.without]
         self.columns = list(dict.fromkeys(column for column, _ in places if column.model))
         self.methods = list(dict.fromkeys(method for _, method in places if method))
@@ -95,9 +101,13 @@ class MethodsByColumn:
 
     @cached_property
     def excluded(self) -> dict[ModelTask, str]:
-        """The reason why a column with results counts for no method; "" if the column counts."""
-        heads = {column: self.head(column) for column in self.columns}
-        return {column: excluded(head) for column, head in heads.items() if head is not None}
+        """The reason why a column counts for no method, as all methods failed; "" if it counts."""
+        reasons: dict[ModelTask, str] = {}
+        for column in self.columns:
+            head = self.head(column)
+            messages = (text for (place, _), text in self.messages.items() if place == column)
+            reasons[column] = next(messages, "") if head is None else excluded(head)
+        return reasons
 
     @cached_property
     def copies(self) -> dict[str, Case]:
@@ -242,7 +252,7 @@ class MethodsByColumn:
         texts: dict[tuple[ModelTask, str], str] = {}
         last: list[str] = []
         for column in columns:
-            differences = self.differences(column, area)
+            differences = None if self.excluded[column] else self.differences(column, area)
             last.append(NOTHING if differences is None else resolved_text(differences))
             if differences is not None:
                 for name, rank in zip(differences.names, differences.ranks(), strict=True):

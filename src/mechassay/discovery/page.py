@@ -252,7 +252,7 @@ class TaskPage(Page):
         """The conclusion on each setting."""
         return [conclude(group) for group in settings(records)]
 
-    def answers(self, records: Sequence[Record]) -> list[str]:
+    def answers(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[str]:
         return [line for conclusion in self.conclusions(records) for line in conclusion.lines]
 
     def sections(self, report: Report) -> list[Section]:

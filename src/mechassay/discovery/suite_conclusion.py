@@ -26,6 +26,7 @@ from mechassay.circuits.evaluation.curve import SMALLEST
 from mechassay.discovery.methods_by_column import MethodsByColumn, ModelTask
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import is_random
+from mechassay.results.page import NOTHING
 from mechassay.results.records import Record
 from mechassay.results.verdict import Case, Conclusion
 from mechassay.stats.chance import DRAWS_PER_TRY
@@ -40,6 +41,10 @@ NAMED = 4
 """Methods or tasks up to which a sentence names them; others are counted."""
 BESIDE_RANDOM = {"better": "better", "worse": "worse", "few rankings": "few", "none": "without"}
 """The case for each verdict on a method; the others cannot be told from chance."""
+
+
+GOOD = ("better", "few rankings", "none")
+"""The verdicts of methods that may be called first."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +92,14 @@ class Candidates:
         # Only the columns of the first kind count for the cost of a method.
         n_first = len(next(iter(kinds.values()), []))
         for method in cells.methods:
-            records = [cells.records.get((column, method)) for column in columns]
-            own = [r for r in records if r is not None and not is_random(r)]
-            if not own or method in cells.copies:
+            records = [r for (_, name), r in cells.records.items() if name == method]
+            if any(map(is_random, records)) or method in cells.copies or not columns:
                 continue
             reason = _without_average(cells, columns, method)
             if reason is not None:
                 without[method] = reason
                 continue
+            own = [cells.records[column, method] for column in columns]
             held[method], chosen = own, list(map(_chosen_cma, own))
             parts = [(columns[:n_first], chosen[:n_first])]
             parts += [(columns[n_first:], chosen[n_first:])] if len(kinds) > 1 else []
@@ -260,11 +265,14 @@ def _of_group(cells: MethodsByColumn, name: str, judged: Sequence[ModelTask]) ->
     """
     ranks: dict[str, list[tuple[int, int]]] = {}
     verdicts: dict[str, list[str]] = {}
+    n_compared = 0
     for column in judged:
         differences = cells.differences(column, "cma")
         if differences is not None:
+            n_compared = max(n_compared, len(differences.names))
             for method, rank in zip(differences.names, differences.ranks(), strict=True):
-                if rank is not None:
+                # A ranking that is not better than random rankings is not called first.
+                if rank is not None and cells.chance(column, method, "cma") in GOOD:
                     ranks.setdefault(method, []).append(rank)
         for method in cells.methods:
             record = cells.records.get((column, method))
@@ -277,9 +285,8 @@ def _of_group(cells: MethodsByColumn, name: str, judged: Sequence[ModelTask]) ->
         "cells": len(judged),
         "pairs": " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes)))),
     }
-    # A ranking that is not better than random rankings is not called first.
-    good = any(own in ("better", "few rankings", "none") for x in verdicts.values() for own in x)
-    if len(ranks) > 1 and good:
+    good = any(own in GOOD for verdict in verdicts.values() for own in verdict)
+    if ranks and n_compared > 1:
         yield Case("group", "first", {**numbers, "methods": _leaders(ranks)})
     for verdict, case in BESIDE_RANDOM.items():
         n = {method: own.count(verdict) for method, own in verdicts.items()}
@@ -350,5 +357,7 @@ def _cost(record: Record) -> float:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return seconds with their unit: "3 s"."""
+    """Return seconds with their unit, "3 s"; a dash for NaN."""
+    if math.isnan(seconds):
+        return NOTHING
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"

@@ -264,8 +264,8 @@ class CircuitsPage(TaskPage):
     def conclusions(self, records: Sequence[Record]) -> list[Conclusion]:
         return [conclude(group) for group in settings(records)]
 
-    def answers(self, records: Sequence[Record]) -> list[str]:
-        return _page(Report(records)).answers(records)
+    def answers(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[str]:
+        return _page(Report(records, failures)).answers(records, failures)
 
     def sections(self, report: Report) -> list[Section]:
         return _page(report).sections(report)

@@ -42,7 +42,8 @@ class Ability(OneLine):
 
     Attributes:
         right: after the clean prompt: 1 or 0, or between them if an answer ties with a foil.
-        counterfactual: the same, of the same tokens, after the counterfactual prompt.
+        counterfactual: the same, of the same tokens, after the counterfactual prompt; None if it
+            was not measured.
         exchanged: the mean of the same after the prompts of pairs of other groups, but for clean
             prompts with the same answers; NaN if all pairs are one group.
         tied: 1 where the best answer and the best foil have the same logit.
@@ -51,13 +52,13 @@ class Ability(OneLine):
     """
 
     right: Float[np.ndarray, "n"]
-    counterfactual: Float[np.ndarray, "n"]
     exchanged: Float[np.ndarray, "n"]
     tied: Float[np.ndarray, "n"]
     chance: Float[np.ndarray, "n"]
     contrasts: tuple[str, ...]
     groups: tuple[str, ...]
     ids: tuple[str, ...]
+    counterfactual: Float[np.ndarray, "n"] | None = None
 
     def measures(self) -> list[Measure]:
         """Return the accuracy with its interval, guessing, and accuracy with exchanged prompts."""
@@ -75,8 +76,11 @@ class Ability(OneLine):
         """
         names = ("right", "counterfactual", "exchanged", "tied", "chance")
         columns: dict[str, Any] = {"pair": list(self.ids), "group": list(self.groups)}
-        columns |= {name: getattr(self, name).tolist() for name in names}
-        columns |= {"contrast": list(self.contrasts)}
+        values = {name: getattr(self, name) for name in names}
+        columns |= {name: own.tolist() for name, own in values.items() if own is not None}
+        # Numbers in the order of appearance: tokens of private prompts are not stored.
+        number = {name: place for place, name in enumerate(dict.fromkeys(self.contrasts))}
+        columns |= {"contrast": [number[name] for name in self.contrasts]}
         return Table(name=ABILITY, keys=("pair",), columns=columns)
 
 
@@ -108,9 +112,8 @@ def ability_of(model: Model, batch: Batch) -> Ability:
             exchanged[row] = fraction_right(values, is_answer[row]).mean()
     tied = ((own > 0) & (own < 1)).astype(float)
     chance = is_answer.sum(axis=1) / real.sum(axis=1)
-    return Ability(
-        own, counterfactual, exchanged, tied, chance, batch.contrasts(), batch.groups, batch.ids
-    )
+    of_batch = batch.contrasts(), batch.groups, batch.ids
+    return Ability(own, exchanged, tied, chance, *of_batch, counterfactual=counterfactual)
 
 
 def fraction_right(

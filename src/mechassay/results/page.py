@@ -491,7 +491,9 @@ class Report(OneLine, Tabular):
         answers = [
             sentence
             for kind in kinds
-            for sentence in page_of(kind).answers([r for r in self.records if r.kind == kind])
+            for sentence in page_of(kind).answers(
+                [record for record in self.records if record.kind == kind], self.failures
+            )
         ]
         return [*self.transfers, *answers]
 
@@ -591,9 +593,9 @@ class Page(ABC):
         """The conclusion on each setting; none if the kind has no preconditions yet."""
         return ()
 
-    def answers(self, records: Sequence[Record]) -> list[str]:
+    def answers(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[str]:
         """The sentences that the page begins with."""
-        blocks = self.sections(Report(records))[0].blocks
+        blocks = self.sections(Report(records, failures))[0].blocks
         texts = (block for block in blocks if isinstance(block, Text))
         return [text.text for text in texts if text.kind == "verdict"]
 

@@ -52,15 +52,19 @@ MOST = 0.5
 def groups(record: Record, of: str = "") -> Case:
     """Check that the test pairs are `FEW_GROUPS` independent groups, and no training pairs."""
     held = _values(record)
-    n, chosen = len(set(held.groups or held.ids)), record.data.get("test")
+    names = held.groups or held.ids
+    if record.has_table(ABILITY) and 0 < len(record.table(ABILITY)) < len(names):
+        # Other examples have no right answer.
+        names = [str(row["group"]) for row in record.table(ABILITY).rows()]
+    n, chosen = len(set(names)), record.data.get("test")
     counts = chosen.counts if chosen else {}
-    numbers: Numbers = {"pairs": len(held.ids), "groups": n, "needed": FEW_GROUPS}
+    numbers: Numbers = {"pairs": len(names), "groups": n, "needed": FEW_GROUPS}
     numbers = {**numbers, "unit": held.unit}
     prompts = counts.get(PROMPTS, n)
-    if prompts < FEW_GROUPS <= len(held.ids):
+    if prompts < FEW_GROUPS <= len(names):
         return Case("groups", "copies", {**numbers, "prompts": prompts})
     if n < FEW_GROUPS:
-        return Case("groups", "few" if n == len(held.ids) else "few groups", numbers)
+        return Case("groups", "few" if n == len(names) else "few groups", numbers)
     shared = {role: counts.get(SHARED.format(role), 0) for role in ("training", "validation")}
     role = max(shared, key=lambda own: shared[own])
     numbers = {**numbers, "shared": shared[role], "role": role}
@@ -96,7 +100,7 @@ def does(record: Record, of: str = "") -> Case:
     if any(record.table(ABILITY).numbers("chance")):
         return Case("does", case.name, case.numbers)
     # An answer that is written is not guessed among choices.
-    names = {"met": "writes", "few contrasts": "writes"}
+    names = {"met": "writes"}
     names |= dict.fromkeys(("not shown", "exchanged", "below", "worse"), "not written")
     return Case("does", names.get(case.name, case.name), case.numbers)
 
@@ -131,13 +135,17 @@ def task_of(pairs: Table, unit: str = "pair") -> Case:
     if tied.mean() > MOST:
         return Case("task", "tied", numbers)
     if math.isnan(exchanges):
-        return Case("task", "worse" if ends.high < guess else "one group", numbers)
+        unknown = "one group" if len(set(names)) == 1 else "no exchange"
+        return Case("task", "worse" if ends.high < guess else unknown, numbers)
     # Liking some answers explains more than half of the distance to guessing, in its direction.
     distance = accuracy - guess
     liked = distance != 0 and (exchanges - guess) / distance > 1 / 2
     if ends.high < guess:
         return Case("task", "below" if liked else "worse", numbers)
     bar = max(guess, exchanges)
+    if not guess:  # Nobody guesses a free answer, and few exchanges may miss one that is liked.
+        own = [name for name, x in zip(names, exchanged, strict=True) if not math.isnan(x)]
+        bar = proportion_interval(there, own).high
     # Few contrasts: random weights that react to one word are right on many pairs.
     half_way = bar if contrasts >= FEW_GROUPS else (bar + 1) / 2
     numbers = {**numbers, "half_way": half_way}

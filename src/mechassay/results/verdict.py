@@ -111,6 +111,10 @@ class Conclusion:
         return [x for x in self.preconditions if not x.of]
 
     @property
+    def _limits(self) -> list[Case]:
+        return [x for x in self._of_all if x.standing is Standing.LIMITED]
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict on the main question."""
         if self.broken:
@@ -128,9 +132,9 @@ class Conclusion:
         if self.broken:
             return f"{_prefix(self.broken.verdict)}{self.reason}"
         if self.answers and self.verdict in (Verdict.NO_VERDICT, Verdict.NOTHING):
-            return f"{_prefix(self.verdict)}{self.answers[0].text(self.subject)}"
-        limits = [x for x in self._of_all if x.standing is Standing.LIMITED]
-        parts = [x.text(self.subject) for x in (*limits, *self.answers[:1])]
+            texts = [self.answers[0], *self._limits]
+            return f"{_prefix(self.verdict)}{' '.join(x.text(self.subject) for x in texts)}"
+        parts = [x.text(self.subject) for x in (*self._limits, *self.answers[:1])]
         unknown = [x for x in self._of_all if x.standing is Standing.NOT_KNOWN]
         parts += [x.text(self.subject) for x in unknown if x.name != NOT_STORED]
         missing = [x.text(self.subject) for x in unknown if x.name == NOT_STORED]

@@ -86,6 +86,10 @@ class AccuracyExperiment(Experiment):
         tasks = self.tasks or tuple(TASKS.names())
         object.__setattr__(self, "tasks", TASKS.full_names(tasks))
 
+    def definitions(self) -> dict[str, int]:
+        """Return the version of accuracy: since 2, ties count by the part that is right."""
+        return {"metric accuracy": 2}
+
     def inputs(self, cell: Cell, worker: Worker) -> AccuracyInputs:
         """Load as many examples as asked for, or all of a split that has fewer.
 

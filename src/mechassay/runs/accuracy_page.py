@@ -25,7 +25,7 @@ from mechassay.results import page
 from mechassay.results.page import NOTHING, Page, Report, Section, TextTable
 from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture, draw_points
 from mechassay.results.preconditions import does, groups
-from mechassay.results.records import Measure, Record, estimate_of
+from mechassay.results.records import Failure, Measure, Record, estimate_of
 from mechassay.results.sections import framed, measured, run_section
 from mechassay.results.text import CHANCE_DECIMALS, chance_text
 from mechassay.results.verdict import Case, Conclusion, Verdict
@@ -133,7 +133,7 @@ class AccuracyPage(Page):
             for record in records
         ]
 
-    def answers(self, records: Sequence[Record]) -> list[str]:
+    def answers(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[str]:
         """A sentence for each model and task; of many, for each model and verdict."""
         conclusions = self.conclusions(records)
         if len(records) <= MOST_SENTENCES:

@@ -24,6 +24,7 @@ scoring of what a model writes ("mib-2025"), which is laxer than equality.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,17 +45,20 @@ from mechassay.prompts.pairs import Example, Prompt
 from mechassay.prompts.tokenization import continued, encode
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure
-from mechassay.stats.intervals import proportion_interval
+from mechassay.stats.intervals import FEW_GROUPS, proportion_interval
 from mechassay.tasks.scoring import NAME as MIB
 from mechassay.tasks.scoring import Scoring
 from mechassay.utils.display import SILENT, Progress
 from mechassay.utils.frozen import frozen
 
-NO_EXCHANGES: Mapping[int, Sequence[int]] = frozen({})
+Places = Sequence[int] | Int[np.ndarray, "others"]
+NO_EXCHANGES: Mapping[int, Places] = frozen({})
 ORIGINAL = "original"
 """The kind of the prompts that are no counterfactuals."""
 MOST_EXCHANGED = 500
 """Prompts, evenly spaced in their order, after which the choices of other prompts are compared."""
+MOST_READ = 2_000_000
+"""Log-probabilities that are read after exchanged prompts, of all of them together."""
 FEW_EXCHANGED = 5
 """The same for a prompt whose choices have several tokens, each of which is a forward pass."""
 
@@ -122,7 +126,7 @@ def score_prompts(
     model: Model,
     prompts: Sequence[Prompt],
     *,
-    exchanges: Mapping[int, Sequence[int]] = NO_EXCHANGES,
+    exchanges: Mapping[int, Places] = NO_EXCHANGES,
     progress: Progress = SILENT,
 ) -> Behaviour:
     """Return greedy and ranked-choice scores of prompts.
@@ -176,9 +180,9 @@ class _Exchanged:
         cls,
         model: Model,
         questions: Sequence[_TokenQuestion],
-        exchanges: Mapping[int, Sequence[int]],
+        exchanges: Mapping[int, Places],
     ) -> _Exchanged:
-        one, several = dict[int, Sequence[int]](), dict[int, Sequence[int]]()
+        one, several = dict[int, Places](), dict[int, Sequence[int]]()
         limit = model.decoder.longest
         for row, others in exchanges.items():
             longest = max(map(len, questions[row].compared))
@@ -186,15 +190,20 @@ class _Exchanged:
                 one[row] = others
                 continue
             fit = [
-                other
+                int(other)
                 for other in others
                 if limit is None or len(questions[other].tokens) + longest - 1 <= limit
             ]
             n = min(FEW_EXCHANGED, len(fit))
             several[row] = [fit[(row + k * len(fit) // n) % len(fit)] for k in range(n)]
-        pool = sorted({other for others in one.values() for other in others})
-        words = sorted({token for row in one for (token,) in questions[row].compared})
-        return cls({row: own for row, own in one.items() if own}, several, pool, words)
+        pool = np.unique(np.concatenate([np.empty(0, int), *map(np.asarray, one.values())]))
+        with_choices = [row for row in one if questions[row].choices]
+        words = sorted({token for row in with_choices for (token,) in questions[row].compared})
+        # So many words are read after fewer prompts.
+        n_most = max(FEW_GROUPS, MOST_READ // max(1, len(words)))
+        pool = pool[:: math.ceil(max(1, len(pool)) / n_most)].tolist()
+        left = {row: np.intersect1d(own, pool).tolist() for row, own in one.items()}
+        return cls({row: own for row, own in left.items() if own}, several, pool, words)
 
     def scores(
         self, questions: Sequence[_TokenQuestion], predicted: Mapping[Tokens, _Next]
@@ -468,9 +477,10 @@ def task_accuracy(
         for number, kind in enumerate(kinds)
         for row, example in enumerate(examples)
         if (prompt := example.prompt if kind == ORIGINAL else example.counterfactuals.get(kind))
-        and (prompt.answers or number < 2)  # Exchanged prompts need no answers.
+        and (prompt.answers or (number < 2 and _fits(model, prompt)))
     ]
-    prompts = [prompt for _, _, prompt in there]
+    # After an exchanged prompt, which needs no answers, the choices of other prompts are compared.
+    prompts = [prompt if prompt.answers else Prompt(prompt.text) for _, _, prompt in there]
     tokens = token_ids(model, [prompt.text for prompt in prompts])
     names = [example.group or example.id for example in examples]
     places = {
@@ -495,9 +505,16 @@ def task_accuracy(
     return TaskAccuracy(columns, groups, ability)
 
 
+def _fits(model: Model, prompt: Prompt) -> bool:
+    """Return whether a prompt has tokens, and no more than the model has positions."""
+    assert model.tokenizer is not None
+    n = len(model.prepend) + len(encode(model.tokenizer, [prompt.text])[0])
+    return 0 < n <= (model.decoder.longest or n)
+
+
 def _exchanges(
     there: Sequence[tuple[str, int, Prompt]], groups: Sequence[str], kinds: Sequence[str]
-) -> dict[int, list[int]]:
+) -> dict[int, Int[np.ndarray, "others"]]:
     """Return for each original prompt the prompts of other groups, original ones and those of the
     first kind of counterfactual, that are not known to have the same answers.
     """
@@ -507,11 +524,11 @@ def _exchanges(
     of = np.array([groups[there[place][1]] for place in pool])
     keys = np.array([str(sorted(there[place][2].answers)) for place in pool])
     places = np.array(pool)
-    exchanges: dict[int, list[int]] = {}
+    exchanges: dict[int, Int[np.ndarray, "others"]] = {}
     for place, (kind, row, prompt) in enumerate(there):
         if kind == kinds[0] and prompt.answers:
             other = (of != groups[row]) & (keys != str(sorted(prompt.answers)))
-            exchanges[place] = places[other].tolist()
+            exchanges[place] = places[other]
     return exchanges
 
 
@@ -539,7 +556,6 @@ def _ability(
     )
     return Ability(
         right=values[own],
-        counterfactual=np.array([np.nan if n is None else values[n] for n in here]),
         exchanged=scored.exchanged[own],
         tied=np.nan_to_num(scored.tied[own]),
         chance=np.nan_to_num(scored.chance[own]),

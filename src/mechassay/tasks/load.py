@@ -467,7 +467,8 @@ def _conclusion(
     asked = [Case("tokens", "met" if by_tokens else "by text")]
     fewest = min(named.values(), key=lambda own: own["groups"], default=needed)
     test = named.get("test")
-    if limit is not None and limit < FEW_GROUPS:
+    enough = test is not None and fewest["groups"] >= FEW_GROUPS
+    if not enough and limit is not None and any(task.sizes[x] > limit for x in named):
         answer = Case("usable", "limit", needed)
     elif test is None:
         answer = Case("usable", "no test pairs", needed)
@@ -489,7 +490,8 @@ class _Looked(NamedTuple):
         length: tokens of its prompt; None if it is not usable, or without a tokenizer.
         parts: of its prompt, if it is usable.
         group: of the example, if it is usable.
-        prompts: the clean and the counterfactual prompt, as tokens or as text, if it is usable.
+        prompts: hashes of the tokens of the clean and the counterfactual prompt, or their texts, if
+            it is usable.
         compared: the tokens that it compares, in words.
     """
 
@@ -515,9 +517,9 @@ def _looked(
     notes, parts = _notes(example, alignment), tuple(example.prompt.spans)
     # Without a tokenizer, spaces that may make no token are not compared.
     texts = (example.prompt.text, example.counterfactuals[kind].text)
-    prompts = tuple(" ".join(text.split()) for text in texts)
+    prompts: tuple[Hashable, ...] = tuple(" ".join(text.split()) for text in texts)
     if alignment is not None:
-        prompts = (tuple(alignment.clean), tuple(alignment.counterfactual))
+        prompts = (hash(tuple(alignment.clean)), hash(tuple(alignment.counterfactual)))
     group = example.group or example.id
     return _Looked(example.id, EMPTY, notes, length, parts, group, prompts, text)
 
