@@ -122,13 +122,13 @@ def test_a_suite_says_who_is_nearest_and_what_has_too_few_pairs(records: list[Re
         for record in records
     ]
     left = (
-        "other (tiny-model) counts for no method: only 19 independent test pairs of other, fewer"
+        "No method is judged on other (tiny-model): only 19 independent test pairs of other, fewer"
         " than 20. The numbers hold for these pairs; use more prompts."
     )
     none = "No verdict: no task is left on which methods can be compared. "
     assert answers(few) == [none + left]
     made = answers([*records, *few])
-    assert made[0].startswith("1 of 2 tasks count for no method. ") and left in made
+    assert made[0].startswith("No method is judged on 1 of 2 tasks. ") and left in made
     assert made[-2:] == [
         "Nearest to the model by CMA, tiny-model, 1 task of 24 test pairs: a, b perhaps first on"
         " 1.",

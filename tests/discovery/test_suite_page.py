@@ -425,7 +425,7 @@ def test_few_random_rankings_for_many_methods_are_named(measured: list[Record]) 
 
 
 def test_tasks_and_methods_without_any_result_are_named(measured: list[Record]) -> None:
-    """A task whose cells were skipped counts for no method; a method that failed everywhere gets
+    """No method is judged on a task whose cells were skipped; a method that failed everywhere gets
     no average. The terminal, which has the failures, says the same as the page.
     """
     records = chosen_by(measured, {"eap": 0.9, "ifr": 0.8}, {})
@@ -450,9 +450,10 @@ def test_tasks_and_methods_without_any_result_are_named(measured: list[Record]) 
     report = Report(records, [*skipped_task, *failed_method])
     lines = report.answers
     assert lines == SuitePage().answers(records, report.failures)
-    assert lines[0].startswith("1 of 3 tasks count for no method. Run eap: of 2 methods")
+    assert lines[0].startswith("No method is judged on 1 of 3 tasks. Run eap: of 2 methods")
     why = "skipped (at chance): one is not shown to do mcqa."
-    assert f"mcqa (one) counts for no method: {why}" in lines
+    assert f"No method is judged on mcqa (one): {why}" in lines
     assert any(line.startswith("acdc gets no average: it has no result on ") for line in lines)
     alone = SuitePage().answers([], skipped_task)
-    assert alone[0].startswith("No verdict: no task is left on which methods can be compared. mcqa")
+    none = "No verdict: no task is left on which methods can be compared. No method is judged on"
+    assert alone[0].startswith(f"{none} mcqa (one): skipped (at chance)")

@@ -685,19 +685,19 @@ def test_a_suite_says_which_tasks_count_for_no_method(subject: Subject, tmp_path
     tasks = [subject.file(name, rows) for name, rows in files.items()]
     made = suite(subject, tasks, tmp_path / "three", "exact", "eap")
     assert made.answers[0].startswith(
-        "2 of 3 tasks count for no method. Run exact: of 2 methods with a result on 1 task it has"
+        "No method is judged on 2 of 3 tasks. Run exact: of 2 methods with a result on 1 task it"
     )
     assert (
-        f"wrong.jsonl (mine) counts for no method: mine prefers the foil in {N} of {N} pairs. Are"
+        f"No method is judged on wrong.jsonl (mine): mine prefers the foil in {N} of {N} pairs. Are"
         " answers and foils exchanged?"
     ) in made.answers
     assert any(
-        line.startswith("same.jsonl (mine) counts for no method: the ablation changes nothing")
+        line.startswith("No method is judged on same.jsonl (mine): the ablation changes nothing")
         for line in made.answers
     )
     none = suite(subject, tasks[1:], tmp_path / "none", "exact", "eap")
     assert none.answers[0].startswith(
-        "No verdict: no task is left on which methods can be compared. wrong.jsonl (mine) counts"
+        "No verdict: no task is left on which methods can be compared. No method is judged"
     )
 
 

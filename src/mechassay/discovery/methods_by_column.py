@@ -101,7 +101,7 @@ class MethodsByColumn:
 
     @cached_property
     def excluded(self) -> dict[ModelTask, str]:
-        """The reason why a column counts for no method, as all methods failed; "" if it counts."""
+        """Why no method is judged on a column, such as a model that does not do the task; or ""."""
         reasons: dict[ModelTask, str] = {}
         for column in self.columns:
             head = self.head(column)

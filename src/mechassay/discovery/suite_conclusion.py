@@ -174,7 +174,7 @@ def counted_tasks(columns: Sequence[ModelTask], kind: str) -> str:
 
 
 def _to_run(cells: MethodsByColumn, candidates: Candidates) -> Iterator[Case]:
-    """Return the method to run, what it costs, and where it is worse on test pairs."""
+    """Yield the cases on the method to run, its time, and the tasks where another is better."""
     held, cost = candidates.records, candidates.seconds
     if len(held) < 2:
         names = {"method": next(iter(held), ""), "on": candidates.on}

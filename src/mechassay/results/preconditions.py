@@ -119,7 +119,7 @@ def task_of(pairs: Table, unit: str = "pair") -> Case:
     n, contrasts = len(right), len({row["contrast"] for row in pairs.rows()})
     accuracy = float(right.mean())
     ends = proportion_interval(right, names)
-    # An example whose group or answers all others have is exchanged with none.
+    # NaN: all other examples have the same group or the same answers as this example.
     there = exchanged[~np.isnan(exchanged)]
     exchanges, guess = float(there.mean()) if len(there) else math.nan, float(chance.mean())
     numbers: Numbers = {
